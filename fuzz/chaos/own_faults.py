@@ -5,12 +5,13 @@ refusal; none or one a process that gets no memory.
 """
 
 import contextlib
+from collections.abc import Mapping
 from functools import partial
-from resource import RLIM_INFINITY
 
 import trio
 
 from ...nurseries.processes.orphans import child_pids
+from ...nurseries.tasks.task_tree import ProcessTree
 from ..observers import wait_until
 from . import faults, starving
 from .checkers import Disturbance, judge_poison, judge_starved
@@ -105,13 +106,10 @@ async def run_starved(
         nursery.start_soon(_run_glutton, runner, fault, number)
     since_s, after = trio.current_time(), before
     try:
-        async with trio.open_nursery() as meanwhile:
-            if fault.kind is FaultKind.STARVE_ENGINE:  # it needs some for the next worker
-                worker = found[f"{fault.place}/worker {fault.worker}"].pid
-                meanwhile.start_soon(_kill_when_starved, worker, pid)
-            if fault.kind is FaultKind.STARVE_BOOT:
-                meanwhile.start_soon(_kill_when_starved, pid, *starved)
-            outcome.proof, ended = await starving.starve(fault.seconds, served.pids, *starved)
+        begun = partial(_kill_beside, fault, found)
+        outcome.proof, ended = await starving.starve(
+            fault.seconds, served.pids, *starved, begun=begun
+        )
         resumed_s = trio.current_time()
         after = await _settled(runner, fault, *([starved[0]] if ended else []))
         outcome.recovery_s = trio.current_time() - resumed_s - SETTLE_S
@@ -138,7 +136,7 @@ async def _run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
 
 
 async def _run_glutton(runner: FaultRunner, fault: Fault, number: int) -> None:
-    """A request whose body is long and never ends; half of them leave, half are left waiting."""
+    """A request whose body is long, and never ends."""
     with trio.move_on_after(fault.seconds), contextlib.suppress(Lost, trio.BrokenResourceError):
         async with open_stream(runner.served.port) as stream:
             length = f"content-length: {2 * GLUTTON_BYTES}"
@@ -165,10 +163,14 @@ async def _warm_spare(runner: FaultRunner) -> list[int]:
     return pids
 
 
-async def _kill_when_starved(pid: int, *starved: int) -> None:
-    while any(RLIM_INFINITY in starving.limits_of(each).values() for each in starved):
-        await trio.lowlevel.checkpoint()
-    await faults.kill(pid)
+async def _kill_beside(fault: Fault, found: Mapping[str, ProcessTree]) -> None:
+    """What dies while another is starved: the worker of an engine, which needs memory for the next
+    one; the engine that one in its boot is to succeed. Raises `Void`."""
+    if fault.kind is FaultKind.STARVE_ENGINE:
+        with contextlib.suppress(faults.Void):  # its engine has ended, and it with it
+            await faults.kill(found[f"{fault.place}/worker {fault.worker}"].pid)
+    elif fault.kind is FaultKind.STARVE_BOOT:
+        await faults.kill(found[fault.place].pid)
 
 
 async def _settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:

@@ -6,7 +6,9 @@ of its limits; what it has started meanwhile has the same, and loses it with it.
 
 import contextlib
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+
+import trio
 
 from ..observers import PROC, NotInTime, start_ticks, state_of, wait_until
 from .faults import LOOK_S, Void, is_dead
@@ -43,13 +45,17 @@ def limits_of(pid: int) -> Sizes:
 
 
 async def starve(
-    seconds: float, run: Callable[[], Iterable[int]], pid: int, *others: int
+    seconds: float,
+    run: Callable[[], Iterable[int]],
+    pid: int,
+    *others: int,
+    begun: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
 ) -> tuple[str, bool]:
     """Limit them to half of what they have, for so long or until the first one ends; the proof, and
     whether it has ended.
 
-    `run` gives the processes that may have inherited it. Raises `Void`.
-    Cancellation: no limit is left.
+    `run` gives the processes that may have inherited it; `begun` is awaited when all are limited.
+    Raises `Void`, and what `begun` raises. Cancellation: no limit is left.
     """
     ticks = start_ticks(pid)
     if is_dead(pid, ticks):
@@ -57,6 +63,7 @@ async def starve(
     try:
         with contextlib.ExitStack() as limits, contextlib.suppress(NotInTime):
             given = [limits.enter_context(_limited(each, run)) for each in (pid, *others)]
+            await begun()
             await wait_until(lambda: is_dead(pid, ticks), "it ends", seconds=seconds, look_s=LOOK_S)
     except OSError as gone:
         raise Void(f"pid {pid} is gone: {gone}") from None
