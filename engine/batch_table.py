@@ -19,6 +19,7 @@ from .messages import AddRequest
 
 _ROW = struct.Struct("=16sQ")  # content, attempt
 _STEP = struct.Struct("=4Q")  # change begun, step number, rows, change ended
+_WORD = struct.Struct("=Q")
 _CELL = struct.Struct("=2I")  # row, position
 CONTENT_BYTES = 16
 # Of a prompt of embeddings so many tell it from others; all may be 48 MiB.
@@ -60,23 +61,28 @@ class BatchTable:
     def name_row(self, row: int, content: bytes, attempt: int) -> None:
         """This request has the row from the next step on."""
         if self.memory is not None:
-            _ROW.pack_into(self.memory, row * _ROW.size, content, attempt)
+            begin = row * _ROW.size
+            self.memory[begin : begin + _ROW.size] = _ROW.pack(content, attempt)
 
     def write_step(self, number: int, rows: Sequence[int], positions: Sequence[int]) -> None:
         """These rows are computed by the step that is about to be handed over."""
         if self.memory is None:
             return
         self._changes += 1
+        memory, count, changes = self.memory, len(rows), self._changes
         head, cells = _places(self.rows, number)
-        _STEP.pack_into(self.memory, head, self._changes, number, len(rows), 0)
-        struct.pack_into(f"={len(rows)}I", self.memory, cells, *rows)
-        struct.pack_into(f"={len(rows)}I", self.memory, cells + 4 * self.rows, *positions)
-        struct.pack_into("=Q", self.memory, head + 24, self._changes)
+        memory[head:cells] = _STEP.pack(changes, number, count, 0)
+        places = struct.Struct(f"={count}I")
+        memory[cells : cells + places.size] = places.pack(*rows)
+        cells += 4 * self.rows
+        memory[cells : cells + places.size] = places.pack(*positions)
+        memory[head + 24 : head + 32] = _WORD.pack(changes)
 
     def end_step(self, number: int) -> None:
         """Its result has come: nobody dies of it any more."""
         if self.memory is not None:
-            _STEP.pack_into(self.memory, _places(self.rows, number)[0], 0, 0, 0, 0)
+            head, cells = _places(self.rows, number)
+            self.memory[head:cells] = bytes(_STEP.size)
 
     def clear(self) -> None:
         """No step is in flight."""
