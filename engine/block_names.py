@@ -48,7 +48,8 @@ class BlockNames:
 
     def clear(self) -> None:
         """No block has a name, of the memory that there is now."""
-        self.memory[:] = self._head + bytes(len(self.memory) - _HEAD_BYTES)
+        self.memory[_HEAD_BYTES:] = bytes(len(self.memory) - _HEAD_BYTES)
+        self.memory[:_HEAD_BYTES] = self._head  # at last: one killed before it leaves no name
 
     def found(self) -> dict[int, bytes]:
         """{block: its name}, of those that have one."""

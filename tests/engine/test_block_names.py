@@ -10,6 +10,7 @@ import pytest
 from triolet.engine.block_names import NAME_BYTES, drop_names, open_block_names
 from triolet.engine.core.kv_cache_manager import BlockPool
 from triolet.engine.step_messages import KVMemory, WorkerReady
+from triolet.fuzz.simulator.stores import Stores
 
 from ..leaks import check_no_leaks
 
@@ -100,6 +101,23 @@ def test_a_name_that_is_half_written_is_found_by_no_hash(fd: int) -> None:
         pool = BlockPool(4, names)
     assert pool.find(A) is None
     assert pool.free_count == 4
+
+
+@pytest.mark.parametrize("stores", range(4))
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_one_that_dies_while_it_clears_leaves_no_name_of_the_lost_memory(
+    fd: int, stores: int, is_torn: bool
+) -> None:
+    with open_block_names(fd, READY, 16) as names:
+        assert names is not None
+        for block_id, name in enumerate((A, B, C)):
+            names.put(block_id, name)
+        drop_names(fd)  # by its worker, which takes other memory
+        life_of_it = Stores()
+        life_of_it.add(names)
+        life_of_it.plan_death(stores, life_of_it.end, is_torn=is_torn)
+        names.clear()
+    assert life(fd) == {}, "its successor finds the other memory"
 
 
 def test_without_memory_that_outlives_it_there_are_no_names(fd: int) -> None:

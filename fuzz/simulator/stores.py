@@ -1,0 +1,85 @@
+"""Stores of a simulated process to memory that outlives it: it may die between any two, or in one.
+
+Writers store by assignment to slices of their `memory`. That is the real one until a death at a
+store is planned, and goes nowhere when the process is dead, whatever its tasks still do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+
+@attrs.define(eq=False)
+class Stores:
+    """Of one process, to all memory that it shares with who comes after it, or looks at it."""
+
+    _writers: list[Any] = attrs.field(factory=list, init=False)
+    _is_planned: bool = attrs.field(default=False, init=False)
+    # So many are still made before the death, which leaves half of the next one's bytes, or none.
+    _left: int = attrs.field(default=0, init=False)
+    _is_torn: bool = attrs.field(default=False, init=False)
+    _die: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    # Whether the death was at a store, or is.
+    is_fatal: bool = attrs.field(default=False, init=False)
+
+    def add(self, writer: Any) -> None:
+        """It stores to its `memory` from now on."""
+        self._writers.append(writer)
+        if self._is_planned:
+            writer.memory = _WatchedMemory(writer.memory, self)
+
+    def plan_death(self, after: int, die: Callable[[], None], *, is_torn: bool) -> None:
+        """Call `die` in the place of a store, when so many more are made."""
+        self._left, self._die, self._is_torn = after, die, is_torn
+        if not self._is_planned:
+            self._is_planned = True
+            for writer in self._writers:
+                writer.memory = _WatchedMemory(writer.memory, self)
+
+    def end(self) -> None:
+        """The process is dead."""
+        for writer in self._writers:
+            writer.memory = _Nowhere()
+
+    def store(self, memory: Any, begin: int, data: bytes) -> None:
+        """One store of a process whose death is planned."""
+        if self._left:
+            self._left -= 1
+            memory[begin : begin + len(data)] = data
+            return
+        if self._is_torn:
+            half = len(data) // 2
+            memory[begin : begin + half] = data[:half]
+        self.is_fatal = True
+        self._die()
+
+
+@attrs.define(eq=False)
+class _WatchedMemory:
+    """The memory of a process that will die at a store."""
+
+    memory: Any
+    stores: Stores
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def __getitem__(self, part: slice) -> Any:
+        return self.memory[part]
+
+    def __setitem__(self, part: slice, data: bytes) -> None:
+        self.stores.store(self.memory, part.indices(len(self.memory))[0], data)
+
+
+class _Nowhere:
+    """The memory of a dead process: large enough for any writer, and nobody's."""
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, part: slice) -> bytes:
+        return bytes(len(range(*part.indices(len(self)))))
+
+    def __setitem__(self, part: slice, data: bytes) -> None:
+        pass
