@@ -31,6 +31,8 @@ QUICK = (
     "a dead engine's counts stay",
     "a stream that is left is not aborted",
     "a block is leaked",
+    "a step begins before it is written down",
+    "suspects run with others",
     "a new frontend is not connected",
     "a forgotten peer is not fenced, nor forgotten",
     "a successor has an epoch again",
@@ -57,7 +59,9 @@ FUZZER = Fuzzer[Event, Bug](
         {
             *(str(kind) for kind in FaultKind if kind is not FaultKind.KILL_SPARE),
             *("stream finished", "stream left", "stream lost with its frontend"),
+            *("stream refused", "death by poison"),
             *("sent again", "preempted", "prefix hit", "stray"),
+            *("crash between two stores", "crash within a store"),
         }
     ),
 )

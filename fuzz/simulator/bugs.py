@@ -14,19 +14,24 @@ from typing import Any
 
 import attrs
 
+from ...engine.batch_table import BatchTable
 from ...engine.block_names import BlockNames
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
 from ...engine.messages import LiveRequest
+from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
 from ...engine.process.server import EngineServer
 from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
+from ...runtime.frontend.engine_view import EngineView
 from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
+from ...runtime.processes import child_process
 from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.processes.quarantine import Quarantine, Suspect
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
@@ -178,6 +183,41 @@ def _connect_once(original: Broken, engine: EngineProcess, membership: Any) -> N
         original(engine, membership)
 
 
+def _head_first(original: Broken, names: BlockNames) -> None:
+    names.memory[:] = names._head + bytes(len(names.memory) - len(names._head))
+
+
+# ---- blame
+
+
+def _blame_the_killed(original: Broken, *args: Any, is_own_fault: bool) -> None:
+    original(*args, is_own_fault=True)
+
+
+def _blame_each_alone(
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], now: float
+) -> list[bytes]:
+    return [c for each in positions.items() for c in original(quarantine, dict([each]), now)]
+
+
+def _refuse_none(
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], now: float
+) -> list[bytes]:
+    for content in original(quarantine, positions, now):
+        until = quarantine.refused.pop(content)
+        quarantine.suspects[content] = Suspect(positions[content], until=until)
+    return []
+
+
+def _pass_none(original: Broken, *args: Any) -> bool:
+    return False
+
+
+def _let_suspects_join(original: Broken, view: EngineView, request: Any, now_s: float) -> None:
+    original(view, request, now_s)
+    request.solo_tokens = 0
+
+
 # ---- links
 
 
@@ -228,6 +268,15 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a block is leaked", KVCacheManager, "free", _leak_block),
     ("a block keeps its name", BlockNames, "remove", _nothing),
     ("names of another memory are believed", BlockNames, "clear", _nothing),
+    ("a head is true before its names are", BlockNames, "clear", _head_first),
+    ("a step begins before it is written down", step_loop, "_write_batch", _nothing),
+    ("a step that is over is in the table", BatchTable, "end_step", _nothing),
+    ("who is killed has suspects", child_process, "_fail", _blame_the_killed),
+    ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
+    ("poison is never refused", Quarantine, "handle_death", _refuse_none),
+    ("what is refused is computed", EngineView, "judge", _nothing),
+    ("suspects run with others", EngineView, "judge", _let_suspects_join),
+    ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
     ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from ...engine.errors import EngineDied, EngineDraining, EngineError
-from ...runtime.errors import NoEngine
+from ...runtime.errors import NoEngine, RequestQuarantined
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
 from .plan import Request
@@ -43,7 +43,7 @@ class Clients:
             if not over.is_set():
                 self.scene.reached["stream lost with its frontend"] += 1
                 continue
-            if not history.end:  # refused
+            if not history.end:  # it was not taken
                 await trio.sleep(AGAIN_S)
                 continue
             self.scene.trace.note(f"{request.name} {history.end}")
@@ -76,6 +76,9 @@ class Clients:
             await self._read(process, history, request_id)
         except NoEngine:
             pass
+        except RequestQuarantined:
+            if process.is_alive:
+                history.finish("refused")
         except (EngineDied, EngineDraining) as error:
             if process.is_alive:
                 self._judge_death(history, error)
@@ -130,7 +133,7 @@ class Clients:
         """A stream may end by its engine's death only where, for the whole time that it waits for
         another, none was there whose tokens it can have; or if it is what ends all of them.
         """
-        if history.request.kills_at is not None:
+        if history.request.fatal_at is not None and not history.request.is_poison:
             return
         name, now = history.request.name, trio.current_time()
         began = now - self.scene.settings.replay.replay_wait_s

@@ -14,7 +14,7 @@ def _request(number: int = 0, **fields: object) -> Request:
 # {planted bug: the plan that finds it}; without the bug every plan holds.
 DIRECTED: dict[str, list[Event]] = {
     # One that ends every engine that computes its third token: sent 16 times, then refused.
-    "attempts have no bound": [Setup(), _request(kills_at=2)],
+    "attempts have no bound": [Setup(), _request(fatal_at=2)],
     # It waits for another engine of its numerics id, although one of another id is free.
     "a replay goes to other numerics": [
         Setup(unlike_from=1),
@@ -46,5 +46,21 @@ DIRECTED: dict[str, list[Event]] = {
         Setup(engines=1, window_tokens=4),
         _request(patience_s=0.4, pause_s=0.05),
         Fault(kind=FaultKind.CUT, at_s=0.0, tokens=4, for_s=1.0),
+    ],
+    # The second life finds no memory, and is killed while it clears the names; the third finds its
+    # memory (all by this seed), and by no name what only the first one's held.
+    "a head is true before its names are": [
+        Setup(engines=1, seed=37, kv_blocks=20),
+        _request(prompt=[9] * 40, max_tokens=1),
+        _request(1, at_s=0.15, prompt=[10] * 19),
+        Fault(kind=FaultKind.KILL_ENGINE, at_s=0.35),
+        Fault(kind=FaultKind.KILL_AT_STORE, at_s=0.36, is_torn=True),
+    ],
+    # Two deaths that are nobody's fault, with the same four in flight, who have passed between.
+    "each of many is blamed alone": [
+        Setup(engines=1),
+        *[_request(number, prompt=[9, number]) for number in range(4)],
+        Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=20),
+        Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=100),
     ],
 }

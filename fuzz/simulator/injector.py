@@ -1,6 +1,7 @@
 """Brings the faults of a simulation: each at its time, to the process or the way that it names."""
 
 import math
+import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +9,7 @@ import attrs
 import trio
 
 from .kernel import SimProcess
-from .plan import CRASHES, PROGRESS_S, Fault, FaultKind
+from .plan import AT_STORE, CRASHES, OF_WORKER, PROGRESS_S, Fault, FaultKind
 from .processes import EngineParts, FrontendParts
 from .scene import Scene
 from .worker import SimExecutor
@@ -35,6 +36,12 @@ class Injector:
         match fault.kind:
             case FaultKind.KILL_ENGINE:
                 await self._hit("engine", fault.engine, fault, self.scene.kernel.kill)
+            case FaultKind.KILL_AT_STORE | FaultKind.CRASH_AT_STORE:
+                end = partial(self._end_at_store, fault)
+                await self._hit("engine", fault.engine, fault, end)
+            case FaultKind.CRASH_ENGINE:
+                crash = partial(self.scene.kernel.kill, number=signal.SIGSEGV)
+                await self._hit("engine", fault.engine, fault, crash)
             case FaultKind.KILL_FRONTEND:
                 await self._hit("frontend", fault.frontend, fault, self.scene.kernel.kill)
             case FaultKind.KILL_SPARE:
@@ -49,8 +56,8 @@ class Injector:
                 if process is not None:
                     await trio.sleep(fault.for_s)
                     self.scene.kernel.resume(process)
-            case FaultKind.WORKER_DIES | FaultKind.WORKER_FAILS | FaultKind.WORKER_HANGS:
-                await self._hit("engine", fault.engine, fault, partial(_fail_worker, fault.kind))
+            case kind if kind in OF_WORKER:
+                await self._hit("engine", fault.engine, fault, partial(_fail_worker, kind))
             case FaultKind.CUT:
                 self._count(fault)
                 self.scene.network.cut(way)
@@ -129,11 +136,21 @@ class Injector:
                 act(process)
                 done.set()
 
-        process.due_at, process.due = process.steps + fault.steps, due
+        if fault.kind in AT_STORE:
+            process.stores.plan_death(fault.steps, due, is_torn=fault.is_torn)
+        else:
+            process.due_at, process.due = process.steps + fault.steps, due
         with trio.move_on_after(IDLE_S):
             await done.wait()
         due()
         return done.is_set()
+
+    def _end_at_store(self, fault: Fault, process: SimProcess) -> None:
+        if process.stores.is_fatal:  # not one that has stored nothing for `IDLE_S`
+            self.scene.reached["crash between two stores"] += not fault.is_torn
+            self.scene.reached["crash within a store"] += fault.is_torn
+        is_kill = fault.kind is FaultKind.KILL_AT_STORE
+        self.scene.kernel.kill(process, signal.SIGKILL if is_kill else signal.SIGSEGV)
 
     def heal(self) -> None:
         """No fault is left: what was stopped goes on, all ways are open."""

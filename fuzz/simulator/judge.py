@@ -13,6 +13,7 @@ from ...runtime.frontend.ledger_entry import Refusal
 from ...transports.links.channel import Peer
 from ...transports.links.link_header import Mishap
 from ...transports.links.memory_channel import MemoryHub
+from .blame import Blame
 from .processes import EngineParts, FrontendParts
 from .scene import Scene
 from .streams import Violation
@@ -27,6 +28,7 @@ class Judge:
     """Of one simulation."""
 
     scene: Scene
+    blame: Blame
 
     async def settle(self) -> None:
         """Nothing may be left, and all must agree, in bounded time."""
@@ -75,9 +77,11 @@ class Judge:
             process = self.scene.present("engine", rank)
             if process is None or not isinstance(process.parts, EngineParts):
                 return f"engine {rank} is not there"
-            core = process.parts.core
-            if core is None:
+            core, executor = process.parts.core, process.parts.executor
+            if core is None or executor is None:
                 return f"engine {rank} boots"
+            if executor.is_failing:
+                return f"engine {rank} is about to end"
             core.check_invariants()
             counts = core.statistics()
             if counts.running or counts.waiting or core.unfinished_count():
@@ -104,7 +108,7 @@ class Judge:
                 return f"frontend {rank} keeps links to dead engines"
             if len(client.balancer.engines) != self.scene.setup.engines:
                 return f"frontend {rank} sends to {client.balancer.engines}"
-        return ""
+        return self.blame.unsettled()
 
     def check_over(self) -> None:
         """I5: nothing outlives the root's block."""

@@ -21,8 +21,10 @@ import trio
 from ...nurseries.processes.child import EXIT_FAILED
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.processes.last_words import LastWords, write_last_words
+from ...nurseries.processes.process import EXIT_CHILD_KILLED, ProcessDied
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.service import first_error
+from .stores import Stores
 from .task_order import PROCESS, let_go_on
 
 # Beyond any number that Linux gives, so that a call past the simulation hits nobody.
@@ -61,6 +63,9 @@ class SimProcess:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     context: Context = attrs.field(factory=copy_context, init=False)
+    stores: Stores = attrs.field(factory=Stores, init=False)
+    # Closed when its tasks have ended.
+    fds: list[int] = attrs.field(factory=list, init=False)
     # Called once when it is cut off from the network: dead by whatever cause.
     on_cut: list[Callable[[], None]] = attrs.field(factory=list, init=False)
 
@@ -176,6 +181,7 @@ class SimKernel(Kernel):
     def _cut(self, process: SimProcess) -> None:
         process.is_alive, process.died_at = False, trio.current_time()
         process.due_at = float("inf")
+        process.stores.end()
         for cut in process.on_cut:
             cut()
         for sock in (process.control, process.death):
@@ -197,6 +203,17 @@ class SimKernel(Kernel):
 
     async def _run(self, process: SimProcess) -> None:
         """What `child.run_child` does with a real process."""
+        try:
+            await self._run_to_exit(process)
+        finally:
+            for sock in (process.control, process.death):
+                if sock.fileno() >= 0:
+                    trio.lowlevel.notify_closing(sock)
+                    sock.close()
+            for fd in (process.words_fd, *process.fds):
+                os.close(fd)
+
+    async def _run_to_exit(self, process: SimProcess) -> None:
         code = EXIT_FAILED
         try:
             with process.scope:
@@ -204,15 +221,13 @@ class SimKernel(Kernel):
         except Exception as error:  # what a process died of is its owner's to judge
             if process.is_alive:
                 self._judge(error)
-                write_last_words(process.words_fd, f"{first_error(error)!r}")
+                first = first_error(error)
+                write_last_words(process.words_fd, f"{first!r}")
+                if isinstance(first, ProcessDied) and first.exit.was_killed:
+                    code = EXIT_CHILD_KILLED
         if process.is_alive:
             self._cut(process)
             self._publish(process, (code, None))
-        for sock in (process.control, process.death):
-            if sock.fileno() >= 0:
-                trio.lowlevel.notify_closing(sock)
-                sock.close()
-        os.close(process.words_fd)
 
     def _judge(self, error: BaseException) -> None:
         if isinstance(error, BaseExceptionGroup):

@@ -59,11 +59,15 @@ class SimNetwork(MemoryMesh):
     )
     # When the last frame arrives that was sent from one process to another in one generation.
     _last: dict[tuple[Peer, Peer, int], float] = attrs.field(factory=dict, init=False)
+    # Whose processes are dead, and their tasks perhaps not yet over.
+    _dead: set[Peer] = attrs.field(factory=set, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def carry(self, side: Side, receiver: MemoryHub | MemorySpoke, frames: MemoryFrames) -> None:
         """See `MemoryMesh`."""
+        if frames.sender in self._dead:
+            return
         self.frames += 1
         here, there = receiver.peer_self, frames.sender
         way = (here.rank, there.rank) if side is Side.HUB else (there.rank, here.rank)
@@ -136,6 +140,7 @@ class SimNetwork(MemoryMesh):
 
     def remove(self, peer: Peer, endpoint: str = "") -> None:
         """Its process is dead; with it goes, or not, what it had sent."""
+        self._dead.add(peer)
         self._spokes.pop(peer, None)
         self._hubs.pop(endpoint, None)
         if self.chance.random() < 0.5:

@@ -63,19 +63,25 @@ class Request:
     patience_s: float = math.inf
     # Between two reads.
     pause_s: float = 0.0
-    # The engine that computes the output token at this index dies.
-    kills_at: int | None = None
+    # The engine that computes the output token at this index is killed; of poison, its worker
+    # crashes.
+    fatal_at: int | None = None
+    is_poison: bool = False
 
 
 class FaultKind(enum.StrEnum):
     """What goes wrong."""
 
     KILL_ENGINE = "kill engine"
+    KILL_AT_STORE = "kill at store"
+    CRASH_ENGINE = "crash engine"
+    CRASH_AT_STORE = "crash at store"
     KILL_FRONTEND = "kill frontend"
     KILL_SPARE = "kill spare"
     STOP_ENGINE = "stop engine"
     STOP_FRONTEND = "stop frontend"
     WORKER_DIES = "worker die"
+    WORKER_CRASHES = "worker crash"
     WORKER_FAILS = "worker fail"
     WORKER_HANGS = "worker hang"
     CUT = "cut"
@@ -87,19 +93,28 @@ class FaultKind(enum.StrEnum):
     DRAIN = "drain"
 
 
-CRASHES = frozenset(
+# At a store to memory that outlives the engine.
+AT_STORE = frozenset({FaultKind.KILL_AT_STORE, FaultKind.CRASH_AT_STORE})
+OF_WORKER = frozenset(
     {
-        *(FaultKind.KILL_ENGINE, FaultKind.KILL_FRONTEND, FaultKind.KILL_SPARE),
-        *(FaultKind.WORKER_DIES, FaultKind.WORKER_FAILS, FaultKind.WORKER_HANGS),
+        *(FaultKind.WORKER_DIES, FaultKind.WORKER_CRASHES),
+        *(FaultKind.WORKER_FAILS, FaultKind.WORKER_HANGS),
     }
 )
+CRASHES = AT_STORE | OF_WORKER
+CRASHES |= {FaultKind.KILL_ENGINE, FaultKind.CRASH_ENGINE}
+CRASHES |= {FaultKind.KILL_FRONTEND, FaultKind.KILL_SPARE}
 _KINDS = (
-    *[FaultKind.KILL_ENGINE] * 8,
+    *[FaultKind.KILL_ENGINE] * 5,
+    *[FaultKind.KILL_AT_STORE] * 4,
+    *[FaultKind.CRASH_AT_STORE] * 2,
+    FaultKind.CRASH_ENGINE,
     *[FaultKind.KILL_FRONTEND] * 3,
     *[FaultKind.STOP_ENGINE] * 3,
     FaultKind.STOP_FRONTEND,
     FaultKind.KILL_SPARE,
     *[FaultKind.WORKER_DIES] * 2,
+    FaultKind.WORKER_CRASHES,
     FaultKind.WORKER_FAILS,
     FaultKind.WORKER_HANGS,
     *[FaultKind.CUT] * 2,
@@ -115,7 +130,7 @@ _KINDS = (
 @attrs.frozen(kw_only=True)
 class Fault:
     """One fault: at this time, and when clients have so many tokens, or `PROGRESS_S` later; then
-    after so many steps of the tasks of the process that it hits.
+    after so many steps of the tasks of the process that it hits, or so many of its stores.
     """
 
     kind: FaultKind
@@ -126,6 +141,8 @@ class Fault:
     frontend: int = 0
     for_s: float = 0.0
     count: int = 1
+    # Half of the bytes of the last store are made.
+    is_torn: bool = False
 
 
 Event = Setup | Request | Fault
@@ -164,6 +181,7 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
     own = [chance.randrange(8, 2000) for _ in range(chance.randint(1, 12))]
     max_tokens = chance.choice((1, 8, 20, OUTPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX))
     leaves = chance.random() < 0.25
+    is_poison = chance.random() < 0.06
     return Request(
         name=f"request-{number}",
         at_s=round(chance.random() ** 2 * BEGIN_S, 4),
@@ -174,12 +192,14 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
         min_tokens=chance.choice((0, 0, 0, 3)) if max_tokens > 3 else 0,
         stop_at=chance.randrange(max_tokens) if chance.random() < 0.2 else None,
         logprobs=chance.choice((None, None, 0, 2)),
-        n=chance.choice((1, 1, 1, 1, 1, 2)),
+        n=1 if is_poison else chance.choice((1, 1, 1, 1, 1, 2)),
         streaming=chance.random() < 0.8,
         priority=chance.choice((0, 0, 0, 1)),
         leaves_after=chance.randrange(max_tokens) if leaves else math.inf,
         patience_s=chance.choice((0.05, 0.2, 0.6)) if chance.random() < 0.2 else math.inf,
         pause_s=chance.choice((0.0, 0.0, 0.0, 0.01, 0.1)),
+        fatal_at=chance.randrange(max_tokens) if is_poison else None,
+        is_poison=is_poison,
     )
 
 
@@ -187,13 +207,17 @@ def _draw_fault(chance: Random, setup: Setup, tokens: int, *, is_crash: bool) ->
     kinds = [kind for kind in _KINDS if (kind in CRASHES) == is_crash]
     if not setup.spare_engines + setup.spare_frontends:
         kinds = [kind for kind in kinds if kind is not FaultKind.KILL_SPARE]
+    kind = chance.choice(kinds)
+    # A step of the engine makes some seven stores.
+    most = 30 if kind in AT_STORE else 100
     return Fault(
-        kind=chance.choice(kinds),
+        kind=kind,
         at_s=round(chance.random() * BEGIN_S, 4) if chance.random() < 0.3 else 0.0,
         tokens=chance.randrange(tokens) if chance.random() < 0.7 else 0,
-        steps=chance.choice((0, chance.randrange(10), chance.randrange(100))),
+        steps=chance.choice((0, chance.randrange(10), chance.randrange(most))),
         engine=chance.randrange(setup.engines),
         frontend=chance.randrange(setup.frontends),
         for_s=chance.choice((0.02, 0.3, 1.0, 4.0)),
         count=chance.choice((1, 1, 3)),
+        is_torn=chance.random() < 0.5,
     )

@@ -16,7 +16,8 @@ from ...api.application import Application
 from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
-from ...engine.batch_table import BatchTable
+from ...engine.batch_table import open_batch_table
+from ...engine.block_names import BlockNames
 from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
@@ -25,7 +26,7 @@ from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady
 from ...engine.step_recorder import NO_RECORDER
 from ...nurseries.processes.process import LadderTimes
-from ...nurseries.processes.progress_page import private_slot
+from ...nurseries.processes.progress_page import SLOT_BYTES, private_slot
 from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
 from ...runtime.frontend.core_client import CoreClient
@@ -35,10 +36,10 @@ from ...runtime.runtime import make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake, Hello, perform_child_handshake
-from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from .kernel import Main, SimProcess
 from .network import SimNetwork
+from .task_order import PROCESS
 from .worker import SimExecutor
 
 ENGINE, FRONTEND = "simulated engine", "simulated frontend"
@@ -99,7 +100,8 @@ class Programs:
     worker_ready: Callable[[int], WorkerReady]
     family: Callable[[int], int]
     # See `SimExecutor`.
-    kills_at: dict[int, int]
+    fatal: dict[int, int]
+    on_fatal: Callable[[SimExecutor, int], None]
     prepare: Callable[[Frontend], None]
     on_up: Callable[[SimProcess], None]
     # {rank: the latest}, whose memory outlives it.
@@ -124,26 +126,31 @@ class Programs:
 
         make_executor = partial(
             SimExecutor,
+            process=process,
             ready=self.worker_ready(init.rank),
             family=self.family(init.rank),
-            kills_at=self.kills_at,
+            fatal=self.fatal,
+            on_fatal=self.on_fatal,
             chance=self.chance,
             before=self._executors.get(init.rank),
             on_made=keep,
         )
-        engine = engine_process.EngineProcess(
-            init,
-            control,
-            handshake,
-            self.network.open_spoke(me),  # type: ignore[arg-type]  # a spoke of another carrier
-            NO_RECORDER,
-            private_slot(),
-            BatchTable(None, init.settings.max_num_seqs),
-            make_executor=make_executor,  # type: ignore[arg-type]
-            make_spares=_no_spare_workers,
-        )
-        process.parts = EngineParts(engine)
-        await engine.run()
+        after_slots = SLOT_BYTES * (1 + init.settings.workers)
+        with open_batch_table(handshake.fds[0], after_slots, init.settings.max_num_seqs) as batches:
+            process.stores.add(batches)
+            engine = engine_process.EngineProcess(
+                init,
+                control,
+                handshake,
+                self.network.open_spoke(me),  # type: ignore[arg-type]  # of another carrier
+                NO_RECORDER,
+                private_slot(),
+                batches,
+                make_executor=make_executor,  # type: ignore[arg-type]
+                make_spares=_no_spare_workers,
+            )
+            process.parts = EngineParts(engine)
+            await engine.run()
 
     async def run_frontend(self, process: SimProcess) -> None:
         """As `api.frontend_process.main`."""
@@ -179,13 +186,21 @@ class Programs:
         self, process: SimProcess, control: ControlChannel, role: str
     ) -> ChildHandshake:
         handshake = await perform_child_handshake(_Channel(control, process.pid), role)
-        process.on_cut.append(partial(close_fds, handshake.fds))
+        process.fds += handshake.fds
         return handshake
 
 
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
     process.role, process.rank, process.epoch = role, rank, epoch
     return Peer(role, rank, epoch)
+
+
+def make_block_names(memory: memoryview, head: bytes) -> BlockNames:
+    """In the place of `BlockNames`: what a dead process stores there is not seen."""
+    names, process = BlockNames(memory, head), PROCESS.get()
+    assert isinstance(process, SimProcess)
+    process.stores.add(names)
+    return names
 
 
 def _no_spare_workers(settings: EngineSettings) -> Spares:

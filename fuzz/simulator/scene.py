@@ -27,6 +27,7 @@ from .network import SimNetwork, make_network
 from .plan import Event, Fault, Request, Setup
 from .processes import ENGINE, FRONTEND, FrontendParts, Programs
 from .streams import Model, StreamHistory, Violation
+from .worker import SimExecutor
 
 BLOCK_TOKENS = 4
 
@@ -72,6 +73,9 @@ class Scene:
     # Tokens that clients have, and who waits for how many.
     tokens: int = attrs.field(default=0, init=False)
     progress: list[tuple[int, trio.Event]] = attrs.field(factory=list, init=False)
+    # The first invariant that was seen to be broken in a task of the root.
+    broken: str = attrs.field(default="", init=False)
+    breaks: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontend_up: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
     _epochs: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
@@ -93,7 +97,8 @@ class Scene:
             chance=Random(f"programs {setup.seed}"),
             worker_ready=self.worker_ready,
             family=self.family,
-            kills_at={e.seed: e.kills_at for e in self.requests if e.kills_at is not None},
+            fatal={e.seed: e.fatal_at for e in self.requests if e.fatal_at is not None},
+            on_fatal=self._handle_fatal,
             prepare=self._prepare,
             on_up=self._note_frontend,
         )
@@ -168,6 +173,14 @@ class Scene:
             bitwise=True,
         )
 
+    def _handle_fatal(self, executor: SimExecutor, seed: int) -> None:
+        request = next(each for each in self.requests if each.seed == seed)
+        if request.is_poison:
+            executor.crashed_by = seed
+            executor.fail("crash")
+        else:
+            self.kernel.kill(executor.process)
+
     def _prepare(self, frontend: Frontend) -> None:
         frontend.client.clock_ns = lambda: int(trio.current_time() * 1e9)
 
@@ -182,12 +195,19 @@ class Scene:
             role, _, rank = event.child.partition(" ")
             key = (role, int(rank))
             if event.epoch <= self._epochs.get(key, 0):
-                raise Violation(f"{event.child} came with epoch {event.epoch} again")
+                self.fail(f"{event.child} came with epoch {event.epoch} again")
             self._epochs[key] = event.epoch
             if role == "engine":
                 process = self.present(role, int(rank))
                 if process is not None:
                     self.ready.append((process, trio.current_time()))
+
+    def fail(self, what: str) -> None:
+        """An invariant is broken, seen where the runtime would take an error for its own."""
+        self.trace.note(f"violation {what}")
+        if not self.broken:
+            self.broken = what
+            self.breaks.set()
 
     def note_tokens(self, count: int) -> None:
         self.tokens += count

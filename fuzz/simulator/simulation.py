@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -12,14 +13,18 @@ import trio
 import trio.testing
 
 from ...api import frontend_process
+from ...engine import block_names
 from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.process import main as engine_main
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
+from ...runtime.processes import engine_fleet, root
 from ...runtime.text.input_processor import InputProcessor
+from .blame import WatchedFleet
 from .plan import Event, Setup
+from .processes import make_block_names
 from .scene import Scene, Trace
 from .task_order import seeded_tasks
 from .world import World
@@ -59,6 +64,9 @@ def _one_process() -> Iterator[None]:
         (engine_main, "settle_heap", lambda: None),
         (trio.to_thread, "run_sync", _run_inline),
         (GrammarCompiler, "load", lambda compiler: None),
+        (block_names, "BlockNames", make_block_names),
+        (root, "EngineFleet", WatchedFleet),
+        (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
     )
     with ExitStack() as restored:
         if gc.isenabled():

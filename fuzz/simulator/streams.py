@@ -60,7 +60,7 @@ class StreamHistory:
     # Taken so far, of each choice.
     taken: list[list[int]] = attrs.field(init=False)
     ended: list[bool] = attrs.field(init=False)
-    # "finished", "left", "lost" with its frontend, "died" with its engine.
+    # "finished", "left", "lost" with its frontend, "died" with its engine, "refused" as poison.
     end: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:

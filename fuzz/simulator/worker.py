@@ -24,14 +24,27 @@ from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.checking_worker import CheckingWorker
+from .kernel import SimProcess
 
 # A stream of forty tokens takes about as long as a successor needs to come up.
 STEP_S = (0.002, 0.01, 0.02, 0.05)
 BOOT_S = (0.005, 0.02, 0.02, 0.2)
 # Of new workers, those that find the KV memory of the last one.
 FOUND_SHARE = 0.7
-# What faults of a worker do to its engine.
-FAULTS = ("die", "fail", "hang")
+# What faults of a worker do to its engine: new ones take the place of one that was killed; of the
+# others it ends, and a step may be to blame.
+FAULTS = ("die", "fail", "hang", "crash")
+
+
+@attrs.define(eq=False)
+class _Answer:
+    """What a step in flight will say, and when; the seeds of its requests."""
+
+    at: float
+    result: StepResult
+    seeds: list[int]
+    # Tokens of a request that is alone in it, when it is complete.
+    alone: int
 
 
 @attrs.define(eq=False)
@@ -40,11 +53,14 @@ class SimExecutor:
 
     settings: EngineSettings
     epoch: int
+    # The engine, whose death its workers do not outlive.
+    process: SimProcess = attrs.field(kw_only=True)
     ready: WorkerReady = attrs.field(kw_only=True)
     # Added to each seed: engines of another numerics id have other tokens.
     family: int = attrs.field(kw_only=True)
-    # {seed of a request: at which output index it ends its engine}
-    kills_at: dict[int, int] = attrs.field(kw_only=True)
+    # {seed of a request: at which output index it is fatal}, and who hears of one.
+    fatal: dict[int, int] = attrs.field(kw_only=True)
+    on_fatal: Callable[["SimExecutor", int], None] = attrs.field(kw_only=True)
     chance: Random = attrs.field(kw_only=True)
     on_made: Callable[["SimExecutor"], None] = attrs.field(kw_only=True)
     # The last one of this place: its KV memory may be found.
@@ -57,8 +73,19 @@ class SimExecutor:
     engine_fds: Sequence[int] = ()
     spares: Any = None
     worker: CheckingWorker = attrs.field(init=False)
-    # {step: (when it is answered, the answer)}; of those in flight.
-    _answers: dict[int, tuple[float, StepResult]] = attrs.field(factory=dict, init=False)
+    # The seed of a request that has made the worker crash.
+    crashed_by: int | None = attrs.field(default=None, init=False)
+    # Seeds of requests that steps had which were lost with their worker.
+    lost: set[int] = attrs.field(factory=set, init=False)
+    # Of the step that was answered last.
+    answered: set[int] = attrs.field(factory=set, init=False)
+    # By row, of all.
+    _seeds: dict[int, int] = attrs.field(factory=dict, init=False)
+    # {seed of a request: (when the worker took it, how many tokens it had after a step alone)}
+    passed: dict[int, tuple[float, int]] = attrs.field(factory=dict, init=False)
+    _taken_at: dict[int, float] = attrs.field(factory=dict, init=False)
+    # Of those in flight, by number.
+    _answers: dict[int, _Answer] = attrs.field(factory=dict, init=False)
     _free_at: float = attrs.field(default=0.0, init=False)
     _fault: str = attrs.field(default="", init=False)
     _faulty: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -113,12 +140,17 @@ class SimExecutor:
             late_step = StepTimeout(late, self.settings.step_timeout_s, (0,))
             self.on_failing(late_step)
             raise late_step
+        if self._fault == "crash":
+            death = ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGSEGV)))
+            self.on_failing(death)
+            raise death
         raise StepFailed(late, 0, "simulated")
 
     async def _replace_worker(self) -> None:
         """As `Executor` does: every step in flight is lost, and so is what the worker knew."""
         self.generation += 1
         self._fault, self._faulty = "", trio.Event()
+        self.lost, self.crashed_by = self.in_flight(), None
         self._answers.clear()
         self._lost.set()
         self._lost, self._replaced = trio.Event(), trio.Event()
@@ -139,31 +171,51 @@ class SimExecutor:
         return is_kept
 
     def fail(self, how: str) -> None:
-        """One of `FAULTS`."""
-        self._fault = how
-        self._faulty.set()
+        """One of `FAULTS`; nothing more happens to one that is at an end."""
+        if not self._fault:
+            self._fault = how
+            self._faulty.set()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the engine ends, and a step may be to blame."""
+        return self._fault not in ("", "die")
+
+    def in_flight(self) -> set[int]:
+        """Seeds of the requests of all steps in flight."""
+        return {seed for answer in self._answers.values() for seed in answer.seeds}
 
     def submit(self, step: Step) -> None:
         """See `step_loop.StepExecutor`."""
+        if not self.process.is_alive:
+            return  # its tasks have still to end
         if self.worker.number == 0:
             self.worker.number = step.number - 1  # of a worker in the place of another
         if self.family:
             step = attrs.evolve(step, new=[self._alter(row) for row in step.new])
         took_s = self.chance.choice(STEP_S)
         answer = _with_logprobs(self.worker, step, self.worker.execute(step))
-        self._free_at = max(self._free_at, trio.current_time()) + took_s
-        self._answers[step.number] = self._free_at, attrs.evolve(answer, compute_s=took_s)
-        if self.kills_at and any(map(self._is_fatal, step.rows)):
-            self.fail("fail")
+        answer = attrs.evolve(answer, compute_s=took_s)
+        now, rows = trio.current_time(), step.rows
+        self._free_at = max(self._free_at, now) + took_s
+        for new in step.new:
+            self._seeds[new.row] = seed = new.sampling.seed - self.family
+            self._taken_at[seed] = now
+        seeds = [self._seeds[row] for row in rows]
+        alone = self.worker._rows[rows[0]].computed_tokens if len(rows) == 1 else 0
+        self._answers[step.number] = _Answer(self._free_at, answer, seeds, alone)
+        if self.fatal:
+            for row, seed in zip(rows, seeds, strict=True):
+                self._judge(row, seed)
 
     def _alter(self, row: NewRow) -> NewRow:
         sampling = attrs.evolve(row.sampling, seed=row.sampling.seed + self.family)
         return attrs.evolve(row, sampling=sampling)
 
-    def _is_fatal(self, row: int) -> bool:
+    def _judge(self, row: int, seed: int) -> None:
         known = self.worker._rows[row]
-        index = self.kills_at.get(known.sampling.seed - self.family, math.inf)
-        return len(known.token_ids) - known.prompt_tokens > index
+        if len(known.token_ids) - known.prompt_tokens > self.fatal.get(seed, math.inf):
+            self.on_fatal(self, seed)
 
     def submit_mask(self, mask: Mask) -> None:
         """See `step_loop.StepExecutor`; no request here has a grammar."""
@@ -174,16 +226,19 @@ class SimExecutor:
         if number not in self._answers:
             await trio.lowlevel.checkpoint()
             return None  # lost
-        at, answer = self._answers[number]
-        lost = self._lost
-        with trio.move_on_at(at):
+        answer, lost = self._answers[number], self._lost
+        with trio.move_on_at(answer.at):
             await lost.wait()
-        if self._fault:
+        if self._fault or not self.process.is_alive:
             await lost.wait()
         if lost.is_set():
             return None
         del self._answers[number]
-        return answer
+        self.answered = set(answer.seeds)
+        if answer.alone:
+            seed = answer.seeds[0]
+            self.passed[seed] = self._taken_at[seed], answer.alone
+        return answer.result
 
     async def trees(self) -> list[ProcessTree]:
         """None."""

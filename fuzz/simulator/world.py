@@ -7,6 +7,7 @@ request anywhere.
 import attrs
 import trio
 
+from .blame import Blame
 from .clients import Clients
 from .injector import Injector
 from .judge import Judge
@@ -26,17 +27,22 @@ class World:
 
     async def run(self) -> None:
         """All of it. Raises `Violation`, and what a part of the runtime should never raise."""
-        judge = Judge(self.scene)
+        judge = Judge(self.scene, Blame(self.scene))
         async with trio.open_nursery() as nursery:
             self.scene.kernel.nursery = nursery
             nursery.start_soon(self.scene.network.run)
             async with trio.open_nursery() as root_nursery:
+                root_nursery.start_soon(self._wait_broken)
                 await self._boot(root_nursery, judge)
                 await self._live()
                 await judge.settle()
                 root_nursery.cancel_scope.cancel("the simulation is over")
             judge.check_over()
             nursery.cancel_scope.cancel("the simulation is over")
+
+    async def _wait_broken(self) -> None:
+        await self.scene.breaks.wait()
+        raise Violation(self.scene.broken)
 
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
         await nursery.start(self.scene.root.engines.run)

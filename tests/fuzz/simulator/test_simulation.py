@@ -1,6 +1,7 @@
 """Simulations follow their seed alone; processes die and stop as real ones; checkers can fail."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -22,11 +23,20 @@ from triolet.fuzz.simulator.plan import CRASHES, Fault, FaultKind, Request, Setu
 from triolet.fuzz.simulator.simulation import simulate
 from triolet.fuzz.simulator.streams import Model, Piece, StreamHistory, Violation, want
 from triolet.fuzz.simulator.task_order import seeded_tasks
-from triolet.nurseries.processes.process import ProcessDied, ProcessSpec, open_process
+from triolet.nurseries.processes.child import EXIT_FAILED
+from triolet.nurseries.processes.process import (
+    EXIT_CHILD_KILLED,
+    ProcessDied,
+    ProcessExit,
+    ProcessSpec,
+    open_process,
+)
 from triolet.transports.links.channel import Peer, PeerUp
 
 REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tokens=6)
 SEEDS = 12
+KILLED = int(signal.SIGKILL)
+ENDS = ("finished", "left", "died", "refused")
 
 
 def test_every_plan_has_three_crashes() -> None:
@@ -64,12 +74,36 @@ def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
         simulate([Setup(engines=2), *requests, kill], BUGS["a replay forgets what was delivered"])
 
 
+def innocents(count: int) -> list[Request]:
+    return [
+        attrs.evolve(REQUEST, name=f"innocent-{n}", prompt=[9, n], seed=100 + n, max_tokens=40)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_poison_ends_two_engines_and_no_other_stream(engines: int) -> None:
+    poison = attrs.evolve(REQUEST, max_tokens=40, fatal_at=3, is_poison=True)
+    reached = simulate([Setup(engines=engines), poison, *innocents(7)]).reached
+    assert reached["death by poison"] == 2
+    assert reached["stream refused"] == reached["refused"] == 1
+    assert reached["stream finished"] == 7
+
+
+def test_nobody_is_suspected_of_a_death_from_outside() -> None:
+    kills = [Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=20 * n) for n in range(1, 9)]
+    reached = simulate([Setup(engines=1), *innocents(7), *kills]).reached
+    assert reached["kill engine"] == 8
+    assert reached["stream finished"] == 7
+    assert reached["sent again"] > reached["suspected"] == 0
+
+
 @pytest.mark.parametrize("name", list(DIRECTED))
 def test_a_directed_plan_holds_and_finds_its_bug(name: str) -> None:
     ends = Counter(simulate(DIRECTED[name]).reached)
     requests = sum(isinstance(event, Request) for event in DIRECTED[name])
-    assert sum(ends[f"stream {end}"] for end in ("finished", "left", "died")) == requests
-    with pytest.raises(Violation):
+    assert sum(ends[f"stream {end}"] for end in ENDS) == requests
+    with pytest.raises(AssertionError):  # also one that a worker checks
         simulate(DIRECTED[name], BUGS[name])
 
 
@@ -93,15 +127,25 @@ def seeded() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("how", ["killed", "returns", "raises"])
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [
+        ("killed", None, KILLED),
+        ("returns", EXIT_FAILED, None),
+        ("raises", EXIT_CHILD_KILLED, None),
+        ("of a fault", EXIT_FAILED, None),
+    ],
+)
 async def test_a_process_dies_as_a_real_one(
-    how: str, autojump_clock: trio.testing.MockClock
+    how: str, code: int | None, number: int | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def main(process: SimProcess) -> None:
         if how == "killed":
             await trio.sleep_forever()
         if how == "raises":
-            raise ProcessDied(None)  # type: ignore[arg-type]
+            raise ProcessDied(ProcessExit("its own", 0, None, KILLED))
+        if how == "of a fault":
+            raise ProcessDied(ProcessExit("its own", 0, 1, None))
 
     async with trio.open_nursery() as nursery:
         kernel = kernel_of(main, nursery)
@@ -113,7 +157,7 @@ async def test_a_process_dies_as_a_real_one(
                 kernel.kill(kernel.processes[0])
             found = await process.wait_exited()
             assert kernel.is_exiting(process.pid)
-        assert (found.code, found.signal) == ((None, 9) if how == "killed" else (1, None))
+        assert (found.code, found.signal) == (code, number)
         assert not kernel.false_kills
 
 
