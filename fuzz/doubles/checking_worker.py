@@ -10,6 +10,7 @@ request must go on with the very same tokens.
 """
 
 import zlib
+from collections.abc import Sequence
 
 import attrs
 
@@ -47,11 +48,16 @@ def sample_token(context: int, output_count: int, sampling: RowSampling, vocab_s
 
 
 def expected_output(
-    prompt: list[int], sampling: RowSampling, *, vocab_size: int, count: int
+    prompt: list[int],
+    sampling: RowSampling,
+    *,
+    vocab_size: int,
+    count: int,
+    given: Sequence[int] = (),
 ) -> list[int]:
-    """The first `count` output tokens of a request, stop rules aside."""
-    context = fingerprint_of(prompt)
-    output: list[int] = []
+    """The first `count` output tokens of a request that has those `given`, stop rules aside."""
+    output = list(given)
+    context = fingerprint_of([*prompt, *output])
     while len(output) < count:
         output.append(sample_token(context, len(output), sampling, vocab_size))
         context = fingerprint(context, output[-1])
@@ -266,7 +272,8 @@ def _prompt_of(add: AddRequest) -> list[int]:
 def make_wanted(
     frontend: str, add: AddRequest, *, model_len: int, vocab_size: int
 ) -> WantedRequest:
-    """What must come out, by a slow and separate reading of the stop rules."""
+    """What must come out after the tokens that it has, by a slow and separate reading of the stop
+    rules."""
     sampling = add.sampling
     ends = [] if sampling.ignore_eos else add.eos_token_ids
     row_sampling = RowSampling(
@@ -282,7 +289,10 @@ def make_wanted(
     count = model_len - len(add.prompt_token_ids)
     if sampling.max_tokens is not None:
         count = min(count, sampling.max_tokens)
-    tokens = expected_output(_prompt_of(add), row_sampling, vocab_size=vocab_size, count=count)
+    given = add.output_token_ids
+    tokens = expected_output(
+        _prompt_of(add), row_sampling, vocab_size=vocab_size, count=count, given=given
+    )
     for number, token_id in enumerate(tokens, 1):
         if number < sampling.min_tokens:
             continue

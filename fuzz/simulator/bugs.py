@@ -150,6 +150,15 @@ def _end_refused(original: Broken, policy: ReplayPolicy, entry: Any, *cause: Any
     entry.attempts = policy.settings.replay_attempts_max
 
 
+def _tell_no_one(original: Broken, client: CoreClient, *args: Any, exact: bool) -> None:
+    original(client, *args, exact=True)
+
+
+def _allow_all(original: Broken, policy: ReplayPolicy, entry: Any, now: float) -> Any:
+    entry.request.inexact_ok = True
+    return original(policy, entry, now)
+
+
 # ---- engine
 
 
@@ -261,6 +270,8 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("credit is never granted", CoreClient, "grant", _nothing),
     ("attempts have no bound", ReplayPolicy, "handle_lost", _count_no_attempt),
     ("a replay goes to other numerics", replay_policy, "is_exact", _send_anywhere),
+    ("other tokens come, and nobody is told", CoreClient, "_replay", _tell_no_one),
+    ("other tokens come, and were not asked for", ReplayPolicy, "_decide", _allow_all),
     ("a stream waits for no engine", ReplayPolicy, "_late_at", _wait_no_longer),
     ("a refusal for draining ends a stream", ReplayPolicy, "handle_refused", _end_refused),
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),

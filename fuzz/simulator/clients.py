@@ -97,6 +97,7 @@ class Clients:
             request_id=request_id,
             streaming=request.streaming,
             priority=request.priority,
+            inexact_ok=request.inexact_ok,
         )
         async with opened as stream:
             history.began_at = trio.current_time()
@@ -115,7 +116,10 @@ class Clients:
                 history.finish("left" if patience.cancelled_caught else "finished")
 
     def _take(self, history: StreamHistory, output: GenerationOutput) -> None:
-        logprobs = output.logprobs
+        logprobs, is_inexact = output.logprobs, output.inexact_from is not None
+        if is_inexact:
+            self.scene.reached["inexact"] += 1
+            self.scene.trace.note(f"{history.request.name} {output.index} goes on inexactly")
         history.take(
             Piece(
                 output.index,
@@ -124,6 +128,7 @@ class Clients:
                 None if output.finish_reason is None else str(output.finish_reason),
                 output.stop_reason,
                 None if logprobs is None else [(each.token_id, each.logprob) for each in logprobs],
+                is_inexact,
             )
         )
         self.scene.trace.note(f"{history.request.name} {output.index} {output.token_ids}")
@@ -147,7 +152,4 @@ class Clients:
     def _fits(self, rank: int, history: StreamHistory) -> bool:
         """Whether this engine gives the tokens that have come."""
         family = self.scene.family(rank)
-        every = want(history.request, self.scene.model).wanted
-        return all(
-            choices[family] in left for choices, left in zip(every, history.wanted, strict=True)
-        )
+        return all(any(one.family == family for one in left) for left in history.wanted)

@@ -16,6 +16,8 @@ FRONTENDS_MAX = 2
 BEGIN_S = 1.0
 # A fault that waits for tokens comes so much later at last.
 PROGRESS_S = 2.0
+# As in the product; a short one is over before a successor comes.
+REPLAY_WAIT_S = 30.0
 PROMPT_TOKENS_MAX = 24
 OUTPUT_TOKENS_MAX = 40
 # Of these prompts begin alike, so that they share blocks.
@@ -36,6 +38,8 @@ class Setup:
     window_tokens: int = 256
     # Engines of this rank and above have another numerics id, and other tokens.
     unlike_from: int = ENGINES_MAX
+    # Of streams whose engine is gone, for another one.
+    replay_wait_s: float = REPLAY_WAIT_S
     # Clients come when every engine is linked, not when the first is.
     waits_for_all: bool = True
 
@@ -67,6 +71,8 @@ class Request:
     # crashes.
     fatal_at: int | None = None
     is_poison: bool = False
+    # Engines with other tokens may go on with it.
+    inexact_ok: bool = False
 
 
 class FaultKind(enum.StrEnum):
@@ -150,6 +156,7 @@ Event = Setup | Request | Fault
 
 def draw(chance: Random, count: int) -> list[Event]:
     """A setup, then about `count` requests and faults, at least three of which are crashes."""
+    is_unlike = chance.random() < 0.2
     setup = Setup(
         seed=chance.randrange(2**32),
         engines=chance.choice((1, 2, 2, 2, 2, 3)),
@@ -159,7 +166,8 @@ def draw(chance: Random, count: int) -> list[Event]:
         kv_blocks=chance.choice((17, 20, 32, 64)),
         max_num_seqs=chance.choice((2, 4, 8)),
         window_tokens=chance.choice((4, 16, 256)),
-        unlike_from=1 if chance.random() < 0.15 else ENGINES_MAX,
+        unlike_from=1 if is_unlike else ENGINES_MAX,
+        replay_wait_s=chance.choice((REPLAY_WAIT_S, 0.05, 0.3)) if is_unlike else REPLAY_WAIT_S,
         waits_for_all=chance.random() < 0.8,
     )
     crashes = chance.randint(3, max(3, count // 3))
@@ -200,6 +208,7 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
         pause_s=chance.choice((0.0, 0.0, 0.0, 0.01, 0.1)),
         fatal_at=chance.randrange(max_tokens) if is_poison else None,
         is_poison=is_poison,
+        inexact_ok=setup.unlike_from < setup.engines and chance.random() < 0.5,
     )
 
 

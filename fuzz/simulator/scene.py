@@ -16,7 +16,12 @@ from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.step_messages import WorkerReady
 from ...nurseries.processes.process import ProcessDied
-from ...runtime.config import RuntimeSettings, StreamSettings, SupervisionSettings
+from ...runtime.config import (
+    ReplaySettings,
+    RuntimeSettings,
+    StreamSettings,
+    SupervisionSettings,
+)
 from ...runtime.events import ChildReady
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.processes.root import Root, ServePlan
@@ -232,5 +237,6 @@ def _settings_of(setup: Setup, folder: str) -> RuntimeSettings:
         spare_engines=setup.spare_engines,
         spare_frontends=setup.spare_frontends,
         streams=StreamSettings(window_tokens=setup.window_tokens),
+        replay=ReplaySettings(replay_wait_s=setup.replay_wait_s),
         supervision=SupervisionSettings(restart_limit=1000, backoff_max_s=1.0),
     )

@@ -1,7 +1,10 @@
 """Oracle and checker of clients' streams; knows requests and what came, and nothing of the runtime.
 
-I1 exactly once, I2 identity, I3 one end. What must come out is computed from the request alone.
+I1 exactly once, I2 identity, I3 one end. What must come out is computed from the request alone, and
+where engines with other tokens go on with it, as was told, from those that it had then.
 """
+
+from collections.abc import Sequence
 
 import attrs
 
@@ -34,6 +37,7 @@ class WantedChoice:
     tokens: list[int]
     reason: FinishReason
     stop_token: int | None
+    family: int
 
 
 @attrs.define(eq=False)
@@ -47,6 +51,8 @@ class Piece:
     stop_reason: object
     # (token id, logprob) of each token, or None.
     logprobs: list[tuple[int, float]] | None
+    # Engines with other tokens went on with it before these.
+    is_inexact: bool = False
 
 
 @attrs.define(eq=False)
@@ -54,6 +60,7 @@ class StreamHistory:
     """One life of a client's request: from its asking to its end."""
 
     request: Request
+    model: Model
     # Of each choice, what it may be: one for each numerics id that all its tokens so far have.
     wanted: list[list[WantedChoice]]
     began_at: float = 0.0
@@ -74,6 +81,8 @@ class StreamHistory:
         _demand(not self.end, f"{name} goes on after it {self.end}")
         _demand(not self.ended[index], f"{name}: choice {index} goes on after its end")
         first = len(taken)
+        if piece.is_inexact:
+            self._handle_inexact(index)
         taken += piece.token_ids
         parts = [wanted.tokens[first : len(taken)] for wanted in self.wanted[index]]
         what = f"{name}: tokens {piece.token_ids} at {first} of choice {index}, not {parts}"
@@ -89,6 +98,17 @@ class StreamHistory:
             _demand(piece.reason == wanted.reason, f"{name} ended by {piece.reason}")
             _demand(len(taken) == len(wanted.tokens), f"{name} ended after {len(taken)} tokens")
             _demand(piece.stop_reason == wanted.stop_token, f"{name}: {piece.stop_reason}")
+
+    def _handle_inexact(self, index: int) -> None:
+        """What the others would make of the tokens so far is wanted from now on."""
+        _demand(self.request.inexact_ok, f"{self.request.name} goes on inexactly")
+        before = {wanted.family for wanted in self.wanted[index]}
+        families = set(range(self.model.families))
+        params = params_of(self.request, self.model)
+        self.wanted[index] = [
+            _choice(self.request, params, index, self.model, family=each, given=self.taken[index])
+            for each in sorted(families - before or families)
+        ]
 
     def _check_logprobs(self, piece: Piece, first: int) -> None:
         expected = [
@@ -117,11 +137,17 @@ def want(request: Request, model: Model) -> StreamHistory:
     wanted = [
         [_choice(request, params, n, model, family=f) for f in families] for n in range(request.n)
     ]
-    return StreamHistory(request, wanted)
+    return StreamHistory(request, model, wanted)
 
 
 def _choice(
-    request: Request, params: SamplingParams, choice: int, model: Model, *, family: int = 0
+    request: Request,
+    params: SamplingParams,
+    choice: int,
+    model: Model,
+    *,
+    family: int = 0,
+    given: Sequence[int] = (),
 ) -> WantedChoice:
     add = AddRequest(
         request_id="",
@@ -130,9 +156,10 @@ def _choice(
         sampling=attrs.evolve(params, seed=request.seed + family),
         eos_token_ids=list(model.eos),
         choice=choice,
+        output_token_ids=list(given),
     )
     found = make_wanted("", add, model_len=model.model_len, vocab_size=model.vocab_size)
-    return WantedChoice(found.tokens, found.reason, found.stop_token_id)
+    return WantedChoice(found.tokens, found.reason, found.stop_token_id, family)
 
 
 def params_of(request: Request, model: Model) -> SamplingParams:

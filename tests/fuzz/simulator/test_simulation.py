@@ -273,6 +273,24 @@ def test_any_other_stream_is_a_violation(
         go_wrong(stream, tokens[2:])
 
 
+def test_other_tokens_are_wanted_from_where_it_was_told_and_by_who_allows_it() -> None:
+    model = Model(model_len=100, vocab_size=2000, eos=(1,), families=2)
+    first, second = (each.tokens for each in want(REQUEST, model).wanted[0])
+    allowing = want(attrs.evolve(REQUEST, inexact_ok=True), model)
+    told = attrs.evolve(piece([], 2), is_inexact=True)
+    for stream in (want(REQUEST, model), allowing):
+        stream.take(piece(first[:2], 2))
+    with pytest.raises(Violation):
+        want(REQUEST, model).take(told)
+    allowing.take(told)
+    ((other,),) = allowing.wanted
+    assert other.tokens[:2] == first[:2]
+    assert len(other.tokens) == len(first)
+    assert not {first[2], second[2]} & {other.tokens[2]}
+    allowing.take(piece(other.tokens[2:], 6, "length"))
+    allowing.finish("finished")
+
+
 # ---- mutations
 
 
