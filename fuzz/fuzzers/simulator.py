@@ -59,7 +59,7 @@ FUZZER = Fuzzer[Event, Bug](
         {
             *(str(kind) for kind in FaultKind if kind is not FaultKind.KILL_SPARE),
             *("stream finished", "stream left", "stream lost with its frontend"),
-            *("stream refused", "death by poison", "inexact"),
+            *("stream refused", "death by poison", "inexact", "stop noticed"),
             *("sent again", "preempted", "prefix hit", "stray"),
             *("crash between two stores", "crash within a store"),
         }

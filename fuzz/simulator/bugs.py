@@ -22,6 +22,7 @@ from ...engine.messages import LiveRequest
 from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
 from ...engine.process.server import EngineServer
+from ...nurseries.processes.hang_watch import HangWatch
 from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.engine_view import EngineView
@@ -227,6 +228,13 @@ def _let_suspects_join(original: Broken, view: EngineView, request: Any, now_s: 
     request.solo_tokens = 0
 
 
+def _count_more(original: Broken, *args: Any) -> None:
+    account = args[2]
+    before = account.stopped_s
+    original(*args)
+    account.stopped_s += 20 * max(0.0, account.stopped_s - before)
+
+
 # ---- links
 
 
@@ -288,6 +296,8 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("what is refused is computed", EngineView, "judge", _nothing),
     ("suspects run with others", EngineView, "judge", _let_suspects_join),
     ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
+    ("a stop is taken for a hang at once", HangWatch, "_count", _count_more),
+    ("a hang is not ended", child_process, "_handle_hang", _nothing),
     ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),

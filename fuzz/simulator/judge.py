@@ -115,5 +115,7 @@ class Judge:
         left = [str(each) for each in self.scene.kernel.processes if each.exit is None]
         if left:
             raise Violation(f"left behind: {', '.join(left)}")
+        if self.scene.kernel.unnoticed:
+            raise Violation(f"stopped and not ended: {', '.join(self.scene.kernel.unnoticed)}")
         if self.scene.kernel.false_kills:
             raise Violation(f"killed in good order: {', '.join(self.scene.kernel.false_kills)}")

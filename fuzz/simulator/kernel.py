@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ...nurseries.processes.child import EXIT_FAILED
+from ...nurseries.processes.hang_watch import ProcessLook, ProcessState
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.processes.last_words import LastWords, write_last_words
 from ...nurseries.processes.process import EXIT_CHILD_KILLED, ProcessDied
@@ -31,6 +32,9 @@ from .task_order import PROCESS, let_go_on
 FIRST_PID = 2**23
 # From a kill to the readable pidfd, as of small and large processes.
 TEARDOWN_S = (0.0, 0.001, 0.05, 0.4)
+# A stop is noticed within half of this, and is none before the other.
+NOTICED_S = 1.5
+STOPPED_S = 0.4
 Main = Callable[["SimProcess"], Awaitable[None]]
 
 
@@ -53,6 +57,9 @@ class SimProcess:
     is_alive: bool = attrs.field(default=True, init=False)
     is_stopped: bool = attrs.field(default=False, init=False)
     was_stopped: bool = attrs.field(default=False, init=False)
+    # When it was stopped last, and since when it is watched: it is READY.
+    stopped_at: float = attrs.field(default=float("inf"), init=False)
+    watched_at: float = attrs.field(default=float("inf"), init=False)
     died_at: float = attrs.field(default=float("inf"), init=False)
     # (code, signal) from the exit on.
     exit: tuple[int | None, int | None] | None = attrs.field(default=None, init=False)
@@ -71,6 +78,10 @@ class SimProcess:
 
     def __str__(self) -> str:
         return f"{self.role or self.module} {self.rank} (pid {self.pid}, epoch {self.epoch})"
+
+    def has_stopped_for(self, seconds: float) -> bool:
+        """Whether it is stopped, for so long."""
+        return self.is_stopped and trio.current_time() - self.stopped_at >= seconds
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Run a task as one of this process; it ends with it."""
@@ -95,6 +106,8 @@ class SimKernel(Kernel):
     unexplained: list[BaseException] = attrs.field(factory=list, init=False)
     # Types that may end a process.
     explained: tuple[type[BaseException], ...] = ()
+    # Stopped for so long that their owner ought to have ended them.
+    unnoticed: list[str] = attrs.field(factory=list, init=False)
     _by_pidfd: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
 
     # ---- as the owners of processes call it
@@ -146,6 +159,14 @@ class SimKernel(Kernel):
         process = self.processes[pid - FIRST_PID]
         return process.is_alive and not process.is_stopped
 
+    def look(self, pid: int) -> ProcessLook:
+        """In the place of `hang_watcher.look_at_process`; nobody here computes."""
+        process = self.processes[pid - FIRST_PID]
+        if not process.is_alive:
+            return ProcessLook(ProcessState.GONE)
+        state = ProcessState.STOPPED if process.is_stopped else ProcessState.ASLEEP
+        return ProcessLook(state, runs=process.steps)
+
     def _kill_by_owner(self, process: SimProcess) -> None:
         if process.is_alive and not process.was_stopped:
             self.false_kills.append(str(process))
@@ -168,11 +189,15 @@ class SimKernel(Kernel):
         if process.is_alive and not process.is_stopped:
             self.note(f"stop {process.pid} {process.steps}")
             process.is_stopped = process.was_stopped = True
+            process.stopped_at = trio.current_time()
 
     def resume(self, process: SimProcess) -> None:
         """SIGCONT."""
         if process.is_stopped:
             self.note(f"cont {process.pid}")
+            stopped_s = trio.current_time() - max(process.stopped_at, process.watched_at)
+            if stopped_s > NOTICED_S:
+                self.unnoticed.append(f"{process}, for {stopped_s:.1f} s")
             process.is_stopped = False
             let_go_on(process)
 

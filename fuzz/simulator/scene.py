@@ -22,12 +22,12 @@ from ...runtime.config import (
     StreamSettings,
     SupervisionSettings,
 )
-from ...runtime.events import ChildReady
+from ...runtime.events import ChildHung, ChildReady
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.processes.root import Root, ServePlan
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
-from .kernel import SimKernel, SimProcess
+from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
 from .plan import Event, Fault, Request, Setup
 from .processes import ENGINE, FRONTEND, FrontendParts, Programs
@@ -202,10 +202,17 @@ class Scene:
             if event.epoch <= self._epochs.get(key, 0):
                 self.fail(f"{event.child} came with epoch {event.epoch} again")
             self._epochs[key] = event.epoch
-            if role == "engine":
-                process = self.present(role, int(rank))
-                if process is not None:
+            process = self.present(role, int(rank))
+            if process is not None:
+                process.watched_at = trio.current_time()
+                if role == "engine":
                     self.ready.append((process, trio.current_time()))
+        elif isinstance(event, ChildHung):
+            role, _, rank = event.child.partition(" ")
+            process = self.present(role, int(rank))
+            if process is None or not process.has_stopped_for(STOPPED_S):
+                self.fail(f"{event.child} was killed, and had not stopped")
+            self.reached["stop noticed"] += 1
 
     def fail(self, what: str) -> None:
         """An invariant is broken, seen where the runtime would take an error for its own."""

@@ -18,9 +18,10 @@ from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.process import main as engine_main
 from ...engine.process.grammar_compiler import GrammarCompiler
+from ...nurseries.processes.hang_watch import ProcessLook
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
-from ...runtime.processes import engine_fleet, root
+from ...runtime.processes import engine_fleet, hang_watcher, root
 from ...runtime.text.input_processor import InputProcessor
 from .blame import WatchedFleet
 from .plan import Event, Setup
@@ -54,7 +55,7 @@ def _inputs() -> InputProcessor:
 
 
 @contextmanager
-def _one_process() -> Iterator[None]:
+def _one_process(look: Callable[[int], ProcessLook]) -> Iterator[None]:
     """What a process does to the whole interpreter is left out, and what threads do is done here.
 
     No request has a grammar, so that no engine reads a tokenizer.
@@ -66,6 +67,8 @@ def _one_process() -> Iterator[None]:
         (GrammarCompiler, "load", lambda compiler: None),
         (block_names, "BlockNames", make_block_names),
         (root, "EngineFleet", WatchedFleet),
+        (engine_main, "passes_shown", nullcontext),
+        (hang_watcher, "look_at_process", look),
         (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
     )
     with ExitStack() as restored:
@@ -90,7 +93,11 @@ def simulate(
     """Run one simulation. Raises `Violation` and whatever a part of the runtime raised."""
     seed = next((each.seed for each in events if isinstance(each, Setup)), 0)
     trace = Trace(lines)
-    with bug(), _one_process(), seeded_tasks(f"tasks {seed}") as order:
+
+    def look(pid: int) -> ProcessLook:
+        return scene.kernel.look(pid)
+
+    with bug(), _one_process(look), seeded_tasks(f"tasks {seed}") as order:
         scene = Scene(events, _inputs(), _folder(), trace)
         clock = trio.testing.MockClock(autojump_threshold=0)
         try:

@@ -98,6 +98,17 @@ def test_nobody_is_suspected_of_a_death_from_outside() -> None:
     assert reached["sent again"] > reached["suspected"] == 0
 
 
+@pytest.mark.parametrize(("for_s", "noticed"), [(0.3, 0), (4.0, 1)])
+@pytest.mark.parametrize("kind", [FaultKind.STOP_ENGINE, FaultKind.STOP_FRONTEND])
+def test_a_process_that_is_stopped_is_ended_if_it_does_not_go_on(
+    kind: FaultKind, for_s: float, noticed: int
+) -> None:
+    stop = Fault(kind=kind, at_s=0.0, tokens=20, for_s=for_s)
+    reached = simulate([Setup(engines=1), *innocents(4), stop]).reached
+    assert reached["stop noticed"] == noticed
+    assert reached["stream finished"] == 4
+
+
 @pytest.mark.parametrize("name", list(DIRECTED))
 def test_a_directed_plan_holds_and_finds_its_bug(name: str) -> None:
     ends = Counter(simulate(DIRECTED[name]).reached)
