@@ -83,6 +83,8 @@ class Scene:
     breaks: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontend_up: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
+    # {seed of a request: engines that were killed for it}
+    _killed_by: Counter[int] = attrs.field(factory=Counter, init=False)
     _epochs: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -183,8 +185,12 @@ class Scene:
         if request.is_poison:
             executor.crashed_by = seed
             executor.fail("crash")
-        else:
-            self.kernel.kill(executor.process)
+            return
+        self.kernel.kill(executor.process)
+        self._killed_by[seed] += 1
+        lives = 1 + sum(each.request is request for each in self.histories)
+        if self._killed_by[seed] > lives * self.settings.replay.replay_attempts_max:
+            self.fail(f"{request.name} has ended {self._killed_by[seed]} engines")
 
     def _prepare(self, frontend: Frontend) -> None:
         frontend.client.clock_ns = lambda: int(trio.current_time() * 1e9)
