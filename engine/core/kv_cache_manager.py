@@ -64,8 +64,11 @@ class BlockPool:
     def __attrs_post_init__(self) -> None:
         self._references = [0] * self.blocks
         if self.names is not None:
-            self._hashes = self.names.found()
-            self._cached = {block_hash: block_id for block_id, block_hash in self._hashes.items()}
+            for block_id, found in self.names.found().items():
+                if self._cached.setdefault(found, block_id) == block_id:
+                    self._hashes[block_id] = found
+                else:  # a name that was half written, twice
+                    self.names.remove(block_id)
         self._evictable.update(dict.fromkeys(self._hashes))
         self._free = [each for each in reversed(range(self.blocks)) if each not in self._hashes]
 

@@ -120,6 +120,19 @@ def test_one_that_dies_while_it_clears_leaves_no_name_of_the_lost_memory(
     assert life(fd) == {}, "its successor finds the other memory"
 
 
+def test_two_halves_of_one_name_are_one(fd: int) -> None:
+    half = A[: NAME_BYTES // 2] + bytes(NAME_BYTES // 2)
+    with open_block_names(fd, READY, 16) as names:
+        assert names is not None
+        names.put(1, half)  # by one that dies
+        names.put(3, half)  # by its successor, which did not find what it has computed, and dies
+        pool = BlockPool(4, names)
+        pool.check_invariants()
+        pool.take(4)
+        pool.check_invariants()
+    assert life(fd) == {}
+
+
 def test_without_memory_that_outlives_it_there_are_no_names(fd: int) -> None:
     own = attrs.evolve(READY, kv_memory=KVMemory.OWN)
     for given, ready in ((None, READY), (fd, own)):
