@@ -21,6 +21,7 @@ AGAIN_S = 0.2
 # An engine that was ready for so long took what waited for it; longer than links take to come up,
 # and than they are cut.
 SERVES_WITHIN_S = 10.0
+ROUNDING_S = 1e-6
 
 
 @attrs.define(eq=False)
@@ -142,7 +143,7 @@ class Clients:
             return
         name, now = history.request.name, trio.current_time()
         began = now - self.scene.settings.replay.replay_wait_s
-        if history.began_at > began:
+        if history.began_at > began + ROUNDING_S:
             raise Violation(f"{name} did not wait for an engine: {error}")
         for process, ready_at in self.scene.ready:
             served_s = min(process.died_at, now) - max(ready_at, began)
