@@ -8,7 +8,7 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import trio
@@ -24,7 +24,7 @@ from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.checking_worker import CheckingWorker
-from .kernel import SimProcess
+from .kernel import TEARDOWN_S, SimProcess
 
 # A stream of forty tokens takes about as long as a successor needs to come up.
 STEP_S = (0.002, 0.01, 0.02, 0.05)
@@ -137,14 +137,17 @@ class SimExecutor:
         late = min(self._answers, default=0)
         if self._fault == "hang":
             await trio.sleep(self.settings.step_timeout_s)
-            late_step = StepTimeout(late, self.settings.step_timeout_s, (0,))
-            self.on_failing(late_step)
-            raise late_step
+            await self._end(StepTimeout(late, self.settings.step_timeout_s, (0,)))
         if self._fault == "crash":
-            death = ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGSEGV)))
-            self.on_failing(death)
-            raise death
+            exit_ = ProcessExit("worker-0", 0, None, int(signal.SIGSEGV))
+            await self._end(ProcessDied(exit_))
         raise StepFailed(late, 0, "simulated")
+
+    async def _end(self, error: Exception) -> NoReturn:
+        """The root hears of it at once; other workers have still to end."""
+        self.on_failing(error)
+        await trio.sleep(self.chance.choice(TEARDOWN_S))
+        raise error
 
     async def _replace_worker(self) -> None:
         """As `Executor` does: every step in flight is lost, and so is what the worker knew."""
