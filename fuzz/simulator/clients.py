@@ -117,8 +117,8 @@ class Clients:
                 history.finish("left" if patience.cancelled_caught else "finished")
 
     def _take(self, history: StreamHistory, output: GenerationOutput) -> None:
-        logprobs, is_inexact = output.logprobs, output.inexact_from is not None
-        if is_inexact:
+        logprobs, inexact = output.logprobs, sum(not event.exact for event in output.events)
+        if inexact:
             self.scene.reached["inexact"] += 1
             self.scene.trace.note(f"{history.request.name} {output.index} goes on inexactly")
         history.take(
@@ -129,7 +129,7 @@ class Clients:
                 None if output.finish_reason is None else str(output.finish_reason),
                 output.stop_reason,
                 None if logprobs is None else [(each.token_id, each.logprob) for each in logprobs],
-                is_inexact,
+                inexact,
             )
         )
         self.scene.trace.note(f"{history.request.name} {output.index} {output.token_ids}")

@@ -51,8 +51,8 @@ class Piece:
     stop_reason: object
     # (token id, logprob) of each token, or None.
     logprobs: list[tuple[int, float]] | None
-    # Engines with other tokens went on with it before these.
-    is_inexact: bool = False
+    # How often engines with other tokens went on with it before these.
+    inexact: int = 0
 
 
 @attrs.define(eq=False)
@@ -81,7 +81,7 @@ class StreamHistory:
         _demand(not self.end, f"{name} goes on after it {self.end}")
         _demand(not self.ended[index], f"{name}: choice {index} goes on after its end")
         first = len(taken)
-        if piece.is_inexact:
+        for _ in range(piece.inexact):
             self._handle_inexact(index)
         taken += piece.token_ids
         parts = [wanted.tokens[first : len(taken)] for wanted in self.wanted[index]]

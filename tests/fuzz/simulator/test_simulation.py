@@ -288,7 +288,7 @@ def test_other_tokens_are_wanted_from_where_it_was_told_and_by_who_allows_it() -
     model = Model(model_len=100, vocab_size=2000, eos=(1,), families=2)
     first, second = (each.tokens for each in want(REQUEST, model).wanted[0])
     allowing = want(attrs.evolve(REQUEST, inexact_ok=True), model)
-    told = attrs.evolve(piece([], 2), is_inexact=True)
+    told = attrs.evolve(piece([], 2), inexact=1)
     for stream in (want(REQUEST, model), allowing):
         stream.take(piece(first[:2], 2))
     with pytest.raises(Violation):
@@ -298,6 +298,7 @@ def test_other_tokens_are_wanted_from_where_it_was_told_and_by_who_allows_it() -
     assert other.tokens[:2] == first[:2]
     assert len(other.tokens) == len(first)
     assert not {first[2], second[2]} & {other.tokens[2]}
+    allowing.take(attrs.evolve(told, inexact=2))  # there and back
     allowing.take(piece(other.tokens[2:], 6, "length"))
     allowing.finish("finished")
 
