@@ -151,7 +151,8 @@ class Scheduler:
         solo = self._next_solo(runnable) if self.suspects else None
         if solo is not None and self.in_flight:
             return None
-        runnable = runnable if solo is None else [solo] if solo.row >= 0 else []
+        is_alone = solo is not None and solo.row >= 0
+        runnable = runnable if solo is None else [solo] if is_alone else []
         time = TimeBudget(self.step_times, self.step_time_target_s)
         budget = self.max_num_batched_tokens
         if not (self._interactive or time.is_unmeasured(self._completed)):
@@ -162,7 +163,7 @@ class Scheduler:
         if self._schedule_running(step, runnable, time) and (solo is None or not runnable):
             self._admit_waiting(step, time)
         if not step.requests:
-            return None
+            return self.schedule() if is_alone else None  # it gave way to those with the blocks
         step.finished += self._rows.free_released()
         self.step_number += 1
         scheduled = step.build(self.step_number)

@@ -106,3 +106,20 @@ def test_what_is_cached_does_not_make_one_pass_without_a_step_of_its_own() -> No
     told = run(core, worker)
     assert told[0] == (["a"], {content_hash(suspect("a")): 8})
     assert told[1][0] != ["a"]
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_one_that_needs_the_blocks_of_those_that_run_lets_them_go_on(steps_in_flight: int) -> None:
+    core = make_core(kv_blocks=6, steps_in_flight=steps_in_flight)
+    worker = make_worker(core)
+    core.add("f0", add_request("older", prompt=[9] * 8, max_tokens=8))
+    step = core.schedule(0.0)
+    assert step is not None
+    core.add("f0", add_request("a", prompt=PROMPT, max_tokens=12, solo_tokens=100))
+    core.finish_step(worker.execute(step), 0.0)
+    told = run(core, worker)
+    names = [names for names, _ in told]
+    assert names[0] == ["a"]
+    assert ["older"] in names
+    assert names[-1] == ["a"]
+    assert core.statistics().requests_finished == 2
