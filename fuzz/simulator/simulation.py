@@ -1,6 +1,7 @@
 """Runs simulations: one trio run for each list of events."""
 
 import gc
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -72,6 +73,8 @@ def _one_process(look: Callable[[int], ProcessLook]) -> Iterator[None]:
         (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
     )
     with ExitStack() as restored:
+        restored.callback(logging.disable, logging.root.manager.disable)
+        logging.disable()  # servers that die by the thousand have much to say
         if gc.isenabled():
             gc.disable()  # finalizers run when a simulation is over
             restored.callback(gc.enable)
