@@ -9,7 +9,7 @@ Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) call
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives; by its rank a successor can adopt its requests.
+A *frontend* is any hashable name the shell gives: its home (`homes`), which a successor takes over.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -214,7 +214,7 @@ class EngineCore:
         return outputs, unknown
 
     def forget_frontend(self, frontend: Frontend) -> None:
-        """The frontend has been given up: abort all it has here, keep nothing for it."""
+        """Its home has been given up: abort all it has here, keep nothing for it."""
         for request in self._store.live(frontend):
             self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())

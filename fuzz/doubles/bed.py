@@ -102,7 +102,7 @@ async def open_bed(
         Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link or LinkSettings(), [*faults]
     )
     hub = mesh.open_hub(ME)
-    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), epoch=1)
+    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), term=1)
     assert isinstance(frontend, Runtime)
     client = frontend.client
     async with (

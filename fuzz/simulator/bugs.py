@@ -19,7 +19,6 @@ from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
 from ...engine.messages import LiveRequest
 from ...engine.process.main import EngineProcess
-from ...engine.process.server import EngineServer
 from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.ledger import Ledger
@@ -168,9 +167,8 @@ def _leak_block(original: Broken, manager: KVCacheManager, request: Any) -> None
     original(manager, request)
 
 
-def _give_up_link_alone(original: Broken, server: EngineServer, peer: Any) -> None:
-    server._begun.pop(peer, None)
-    server.channel.forget(peer)
+def _ask_nothing_abort_nothing(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
+    return original(core, frontend, live) if live else ([], [])
 
 
 def _connect_once(original: Broken, engine: EngineProcess, membership: Any) -> None:
@@ -228,7 +226,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a block is leaked", KVCacheManager, "free", _leak_block),
     ("a block keeps its name", BlockNames, "remove", _nothing),
     ("names of another memory are believed", BlockNames, "clear", _nothing),
-    ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
+    ("a dead frontend's requests run on", EngineCore, "resync", _ask_nothing_abort_nothing),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),
     ("a gap is not missed", Link, "_handle_data", _miss_no_gap),

@@ -1,7 +1,5 @@
 """Engine server: messages in and out, orphans, counts, task trees, messages too large for one."""
 
-import math
-
 import attrs
 import msgspec
 import pytest
@@ -33,7 +31,6 @@ from triolet.engine.process.server import (
     TREE_CALLS_MAX,
     TREE_TIMEOUT_S,
     EngineServer,
-    OrphanWatch,
     TreeSource,
     split_outputs,
 )
@@ -185,7 +182,7 @@ async def test_an_add_that_cannot_be_read_is_answered_alone(
     with trio.fail_after(1):
         await server.wait_work()
     outputs = server.core.take_outputs()
-    (output,) = outputs[FRONTEND].outputs
+    (output,) = outputs[FRONTEND.rank].outputs
     assert words in output.error
     server.deliver(outputs)
     assert errors_sent(channel) == [("mine", 3, code)]
@@ -237,12 +234,13 @@ async def test_a_resync_is_answered_with_what_is_unknown() -> None:
     assert channel.sent == [(FRONTEND, ResyncReply([RequestKey("x", 4)]))]
 
 
-async def test_a_frontend_that_is_gone_is_given_up_at_once() -> None:
-    server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+async def test_a_frontend_without_a_successor_is_given_up_at_once() -> None:
+    server, _ = make_server()
+    begin_link(server)
     server.handle_event(Received(FRONTEND, add()))
-    server.give_up(FRONTEND)
-    assert channel.forgotten == [FRONTEND]
+    server.handle_listed({}, [FRONTEND.rank])
+    assert server.core.unfinished_count() == 1, "a successor is to come"
+    server.handle_listed({}, [])
     assert server.core.unfinished_count() == 0
 
 
@@ -266,7 +264,7 @@ async def test_what_a_broken_link_loses_is_counted_and_nothing_raised() -> None:
     begin_link(server)
     channel.down.add(FRONTEND)
     sent = len(channel.sent)
-    server.deliver({FRONTEND: StepOutputs(1, [])})
+    server.deliver({FRONTEND.rank: StepOutputs(1, [])})
     assert (server.sends_dropped, len(channel.sent)) == (1, sent)
 
 
@@ -299,7 +297,7 @@ async def test_every_linked_frontend_hears_of_counts_that_changed_once() -> None
     finish_step(server, token_id=5)
     server.report_statistics()
     assert reports_sent(channel)[2:] == [(FRONTEND, 1, 7), (other, 1, 0)]
-    server.give_up(FRONTEND)
+    server.handle_listed({other.rank: other.epoch}, [])
     server.report_statistics()
     assert reports_sent(channel)[4:] == [(other, 0, 0)]
 
@@ -379,29 +377,6 @@ async def test_a_tree_that_takes_too_long_is_given_up(
     await trio.sleep(TREE_TIMEOUT_S + 0.1)
     assert channel.sent == [(FRONTEND, UtilityReply(7, error="the task tree took too long"))]
     nursery.cancel_scope.cancel("the test is over")
-
-
-ANNA, BERT = Peer("frontend", 1, 1), Peer("frontend", 2, 1)
-
-
-def test_a_frontend_is_given_up_once_after_its_time() -> None:
-    watch = OrphanWatch(orphan_s=10.0)
-    watch.handle_down(ANNA, now=1.0)
-    watch.handle_down(ANNA, now=9.0)  # a repeat does not extend the wait
-    assert watch.next_deadline() == 11.0
-    assert watch.handle_timeout(10.9) == []
-    assert watch.handle_timeout(11.0) == [ANNA]
-    assert watch.handle_timeout(99.0) == []
-    assert watch.next_deadline() == math.inf
-
-
-def test_a_link_that_comes_back_saves_its_requests() -> None:
-    watch = OrphanWatch(orphan_s=10.0)
-    watch.handle_down(ANNA, now=0.0)
-    watch.handle_down(BERT, now=5.0)
-    watch.handle_up(ANNA)
-    assert watch.next_deadline() == 15.0
-    assert watch.handle_timeout(20.0) == [BERT]
 
 
 def output(name: str, size: int, *, of_prompt: bool = False) -> RequestOutput:

@@ -16,7 +16,7 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
-from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
+from triolet.runtime.frontend.ledger import ATTEMPTS_OF_A_TERM, Ledger
 from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Refusal, Send
 from triolet.transports.links.channel import Peer
 
@@ -77,9 +77,9 @@ def row(index: int, token_id: int, *, attempt: int = 1) -> StepOutputs:
 
 
 def test_an_added_request_is_known_and_numbered() -> None:
-    ledger = Ledger(epoch=3)
+    ledger = Ledger(term=3)
     message = ledger.handle_add(request(), ENGINE, 0.0)
-    assert message.attempt == 3 * ATTEMPTS_OF_AN_EPOCH + 1
+    assert message.attempt == 3 * ATTEMPTS_OF_A_TERM + 1
     assert not message.replayed
     assert (len(ledger), ledger.in_flight(ENGINE), ledger.in_flight(OTHER)) == (1, 1, 0)
     with pytest.raises(RequestIdInUse):
