@@ -186,7 +186,8 @@ class EngineCore:
         """All that this frontend still wants: tokens to send again, and what is unknown here.
 
         All else that runs for it is aborted, what has ended and is not asked for is forgotten. A
-        request of which the frontend has more tokens than we is another: ended here, and unknown.
+        request of which the frontend has more tokens than we is another: ended here, and unknown;
+        so is one of which something is asked that is not here (`request_store.is_whole`).
         """
         self._drop_outputs(frontend)
         wanted = {entry.request_id: entry for entry in live}
@@ -207,7 +208,7 @@ class EngineCore:
                     outputs.append(running.output_from(entry.next_index))
                 continue
             record = self._store.find_finished(frontend, key)
-            if record is not None and 0 <= entry.next_index <= len(record.output_token_ids):
+            if record is not None and record.has_from(entry.next_index):
                 outputs.append(record.output_from(entry.next_index))
             else:
                 unknown.append(key)
