@@ -112,6 +112,10 @@ class Ledger:
         later = itertools.takewhile(lambda attempt: attempt > up_to, reversed(placed))
         return len(placed) - sum(1 for _ in later)
 
+    def peers(self) -> list[Peer]:
+        """Who has requests."""
+        return list(self._placed)
+
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
         return self._entries.get(request_id)
@@ -140,6 +144,24 @@ class Ledger:
         entry = self._write_down(request, now, sink)
         entry.state.handle_lost(now)
         self.replays.handle_lost(entry, error, now)
+        return entry
+
+    def handle_adopted(
+        self,
+        request: AddRequest,
+        peer: Peer,
+        now: float,
+        sink: RequestSink | None = None,
+        *,
+        ready: EngineReady | None = None,
+    ) -> LedgerEntry:
+        """Go on with a request of an earlier term, as it was sent last, with the tokens known now.
+
+        In the order of attempts. Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
+        """
+        entry = self._write_down(request, now, sink)
+        entry.handle_placed(request.attempt, peer, ready)
+        self._placed.setdefault(peer, {})[entry.attempt] = entry
         return entry
 
     def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:
