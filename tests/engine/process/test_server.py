@@ -1,4 +1,4 @@
-"""Engine server: messages in and out, orphans, counts, task trees, messages too large for one."""
+"""Engine server: messages in and out, homes, counts, task trees, messages too large for one."""
 
 import attrs
 import msgspec
@@ -9,10 +9,13 @@ from trio.testing import MockClock
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.homes import Fenced
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
     FinishReason,
+    Grant,
+    GrantCredit,
     LiveRequest,
     RequestKey,
     RequestOutput,
@@ -244,13 +247,90 @@ async def test_a_frontend_without_a_successor_is_given_up_at_once() -> None:
     assert server.core.unfinished_count() == 0
 
 
+SUCCESSOR = Peer("frontend", FRONTEND.rank, 2)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_successor_goes_on_with_what_it_names(is_listed: bool) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    for name in ("a", "b"):
+        server.handle_event(Received(FRONTEND, attrs.evolve(add(name), credit=1)))
+    if is_listed:
+        server.handle_listed({}, [FRONTEND.rank])
+        server.handle_listed({SUCCESSOR.rank: SUCCESSOR.epoch}, [])
+    server.handle_event(PeerUp(SUCCESSOR, 1))
+    assert server.core.unfinished_count() == 2, "its RESYNC has not come"
+    server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    assert server.core.unfinished_count() == 1
+    finish_step(server, token_id=5)
+    assert channel.sent[-1][0] == SUCCESSOR
+    assert tokens_sent(channel) == [(0, [5])]
+    server.core.check_invariants()
+
+
+@pytest.mark.parametrize("has_resynced", [True, False])
+async def test_whatever_a_lower_term_says_late_does_nothing(has_resynced: bool) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, attrs.evolve(add(), credit=1)))
+    server.handle_event(PeerUp(SUCCESSOR, 1))
+    if has_resynced:
+        server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    before, sent = server.core.statistics(), len(channel.sent)
+    late: list[ChannelEvent] = [
+        Received(FRONTEND, AbortRequests([RequestKey("a", 1)])),
+        Received(FRONTEND, GrantCredit([Grant("a", 1, 99)])),
+        Received(FRONTEND, attrs.evolve(add(), attempt=9)),
+        Received(FRONTEND, add("late")),
+        Received(FRONTEND, UtilityCall(1, Utility.STATISTICS)),
+        misread_add(attempt=9, priority=""),
+        Received(FRONTEND, Resync([])),
+    ]
+    for event in late:
+        server.handle_event(event)
+    server.handle_event(PeerDown(FRONTEND, "cut"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.handle_event(Received(FRONTEND, Resync([])))
+    assert (server.core.statistics(), len(channel.sent)) == (before, sent)
+    assert server.core.take_outputs() == {}
+    assert server.homes.fenced == {Fenced.LOWER_TERM: len(late) + 1}
+    assert channel.forgotten == [FRONTEND]
+    if not has_resynced:
+        server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    finish_step(server, token_id=5)
+    assert (channel.sent[-1][0], tokens_sent(channel)) == (SUCCESSOR, [(0, [5])])
+
+
+async def test_a_successor_that_does_not_come_in_time_finds_nothing(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, channel = make_server()
+    await nursery.start(server.run_orphan_watch)
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_listed({}, [FRONTEND.rank])
+    await trio.sleep(9.0)
+    server.handle_listed({SUCCESSOR.rank: SUCCESSOR.epoch}, [])
+    server.handle_event(PeerUp(SUCCESSOR, 1))  # and holds its RESYNC back
+    await trio.sleep(9.0)
+    assert server.core.unfinished_count() == 1, "its time has begun anew"
+    await trio.sleep(1.1)
+    assert server.core.unfinished_count() == 0
+    server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, None)])))
+    assert channel.sent[-1] == (SUCCESSOR, ResyncReply([RequestKey("a", 1)]))
+    nursery.cancel_scope.cancel("the test is over")
+
+
 async def test_a_link_that_stays_down_orphans_its_requests(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
     await nursery.start(server.run_orphan_watch)
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.handle_event(Received(FRONTEND, add()))
+    await trio.sleep(60.0)
+    assert server.core.unfinished_count() == 1, "it is there"
     server.handle_event(PeerDown(FRONTEND, "a gap"))
     await trio.sleep(9.9)
     assert server.core.unfinished_count() == 1
