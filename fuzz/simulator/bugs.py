@@ -26,6 +26,7 @@ from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
 from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.processes.membership import FrontendDirectory
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
@@ -203,6 +204,11 @@ def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> 
     return original(fleet, rank, rank + 1)
 
 
+def _same_term(original: Broken, directory: FrontendDirectory, rank: int) -> int:
+    original(directory, rank)
+    return rank + 1
+
+
 _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
@@ -234,6 +240,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a lost tail is never asked after", Link, "_arm_probe", _nothing),
     ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", _nothing),
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
+    ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     name: partial(_replaced, owner, method, broken) for name, owner, method, broken in _ROWS

@@ -1,5 +1,6 @@
 """Exactly once, whatever is dropped, doubled, delayed or dies; one case after the other."""
 
+import attrs
 import pytest
 
 from triolet.engine.messages import (
@@ -11,6 +12,7 @@ from triolet.engine.messages import (
     LiveRequest,
     RequestKey,
     RequestOutput,
+    Resync,
     ResyncReply,
     StepOutputs,
 )
@@ -85,6 +87,27 @@ def test_an_added_request_is_known_and_numbered() -> None:
     with pytest.raises(RequestIdInUse):
         ledger.handle_add(request(), OTHER, 0.0)
     assert ledger.handle_add(request("s"), OTHER, 0.0).attempt == message.attempt + 1
+    ledger.check_invariants()
+
+
+def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
+    ledger = Ledger(term=3)
+    earlier = [2 * ATTEMPTS_OF_A_TERM + number for number in (4, 7)]
+    for name, attempt in zip("rs", earlier, strict=True):
+        sent = attrs.evolve(request(name, 8), attempt=attempt, output_token_ids=[5, 6])
+        ledger.handle_adopted(sent, ENGINE, 0.0)
+    ledger.check_invariants()
+    assert ledger.peers() == [ENGINE]
+    with pytest.raises(RequestIdInUse):
+        ledger.handle_adopted(request(), OTHER, 0.0)
+    assert ledger.handle_peer_up(ENGINE) == Resync(
+        [LiveRequest(name, attempt, 2, 8) for name, attempt in zip("rs", earlier, strict=True)]
+    )
+    assert ledger.in_flight(ENGINE, up_to=earlier[0]) == 1
+    assert deliver(ledger, ENGINE, outputs(2, [7], attempt=earlier[0])) == [7]
+    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("s", earlier[1])]), 1.0)
+    assert (again.attempt, again.output_token_ids) == (3 * ATTEMPTS_OF_A_TERM + 1, [5, 6])
+    assert again.replayed
     ledger.check_invariants()
 
 
