@@ -63,18 +63,18 @@ async def main(child: ChildFds) -> None:
         inputs = InputProcessor.load(settings.runtime)
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
-    me = Peer("frontend", init.rank, init.epoch)
-    name = f"frontend {me.rank}"
+    home = Peer("frontend", init.rank, init.term)
+    name = f"frontend {home.rank}"
     page_fd = handshake.fds[0] if handshake.fds else None
     async with (
-        open_log(settings.runtime.logs, process=name, epoch=me.epoch),
-        open_frontend_hub(init.run_id, me) as channel,
+        open_log(settings.runtime.logs, process=name, epoch=init.epoch),
+        open_frontend_hub(init.run_id, home) as channel,
     ):
         frontend = make_frontend(
-            Frontend, settings.runtime, channel, inputs, epoch=me.epoch, rank=me.rank
+            Frontend, settings.runtime, channel, inputs, term=home.epoch, rank=home.rank
         )
         frontend.client.apply_membership(init.engines)
-        foreign = ForeignResponses(me.rank, settings.runtime.frontends, me.epoch, control.send)
+        foreign = ForeignResponses(init.rank, settings.runtime.frontends, init.epoch, control.send)
         root = RootCalls(control.send)
         application = Application(frontend, settings.serve, foreign, root)
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.

@@ -4,8 +4,7 @@ Plain frozen attrs classes, decoded with their types checked (`transports.codec`
 ever appended, with a default. Links number the messages; the control channel carries the second
 half.
 
-A request on the wire is (request_id, attempt): one id, and which sending of it this is. The
-receiver drops a message about an older attempt.
+A request on the wire is (request_id, attempt), its id and which sending it is: older are dropped.
 """
 
 import enum
@@ -307,10 +306,10 @@ ENGINE_TO_FRONTEND = (StepOutputs, StatisticsReport, ResyncReply, UtilityReply)
 
 @attrs.frozen
 class FrontendAddress:
-    """One frontend that an engine serves: where its two sockets are bound."""
+    """One owner of a home (`core.homes`), its rank and term: where its two sockets are bound."""
 
     rank: int
-    epoch: int
+    term: int
     input_endpoint: str
     output_endpoint: str
 
@@ -321,6 +320,7 @@ class FrontendMembership:
 
     number: int
     frontends: list[FrontendAddress]
+    awaited: list[int] = attrs.field(factory=list)  # ranks without one now, that are to have one
 
 
 @attrs.frozen(kw_only=True)

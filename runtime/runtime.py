@@ -141,11 +141,11 @@ async def open_runtime(
 async def _open(
     chosen: RuntimeSettings, inputs: InputProcessor, on_event: OnEvent
 ) -> AsyncIterator[Runtime]:
-    run_id, epochs = secrets.token_hex(8), itertools.count(1)
-    me = Peer("frontend", 0, next(epochs))
+    run_id, epochs = secrets.token_hex(8), itertools.count(2)  # this process has the first
+    directory = FrontendDirectory()
+    me = Peer("frontend", 0, directory.handle_starting(0))
     async with open_frontend_hub(run_id, me) as channel:
-        runtime = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
-        directory = FrontendDirectory()
+        runtime = make_frontend(Runtime, chosen, channel, inputs, term=me.epoch)
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
         fleet = EngineFleet(
             settings=chosen,
@@ -167,7 +167,7 @@ async def _open(
 async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> AsyncIterator[Runtime]:
     me, mesh = Peer("frontend", 0, 1), make_mesh()
     channel = mesh.open_hub(me)
-    runtime = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
+    runtime = make_frontend(Runtime, chosen, channel, inputs, term=me.epoch)
     async with (
         open_frontend_services(channel, runtime.client),
         open_inproc_engines(chosen, mesh, channel, runtime.client, frontend=me),
@@ -176,7 +176,7 @@ async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> Async
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
-    """The channel of one frontend to all engines, at addresses that its run and epoch name.
+    """The channel of one frontend to all engines, at addresses that its run, rank and term name.
 
     Its sockets are bound by `open_frontend_services`.
     """
@@ -199,18 +199,18 @@ def make_frontend(
     channel: HubEnd,
     inputs: InputProcessor,
     *,
-    epoch: int,
+    term: int,
     rank: int = 0,
     chance: random.Random | None = None,
 ) -> AnyFrontend:
     """The machines of one frontend, put together; nothing runs yet.
 
-    `chance` draws seeds and delays, which are no secrets.
+    `term` is that of its home. `chance` draws seeds and delays, which are no secrets.
     """
     chance = chance or random.Random()
     client = CoreClient(
         channel,
-        Ledger(epoch=epoch, replays=ReplayPolicy(settings.replay)),
+        Ledger(term=term, replays=ReplayPolicy(settings.replay)),
         LeastLoaded(frontends=max(1, settings.frontends), rank=rank, chance=chance),
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name

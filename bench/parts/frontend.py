@@ -124,7 +124,7 @@ async def open_bench() -> AsyncIterator[Bench]:
         stack.enter_context(ours)
         hub = open_frontend_hub(secrets.token_hex(8), FRONTEND)
         channel = await stack.enter_async_context(hub)
-        frontend = make_frontend(Frontend, settings, channel, inputs, epoch=FRONTEND.epoch)
+        frontend = make_frontend(Frontend, settings, channel, inputs, term=FRONTEND.epoch)
         await stack.enter_async_context(open_frontend_services(channel, frontend.client))
         engine = stack.enter_context(_spawn_engine(theirs, *channel.endpoints, json.dumps(whole)))
         stack.callback(engine.kill)

@@ -120,6 +120,7 @@ class Endings:
             error="" if error is None else str(error),
             error_code="" if error is None else error.code,
             logs=(request.logprobs, request.prompt_logprobs),
+            replayed_tokens=request.replayed_tokens,
         )
         self.store.keep_finished(record)
         return record
@@ -148,6 +149,7 @@ class Endings:
             request_id=key.request_id,
             attempt=key.attempt,
             output_token_ids=list(replayed),
+            replayed_tokens=len(replayed),
             finish_reason=FinishReason.ERROR,
             error=str(error),
             error_code=error.code,

@@ -9,7 +9,7 @@ Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) call
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives; by its rank a successor can adopt its requests.
+A *frontend* is any hashable name the shell gives: its home (`homes`), which a successor takes over.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -186,7 +186,8 @@ class EngineCore:
         """All that this frontend still wants: tokens to send again, and what is unknown here.
 
         All else that runs for it is aborted, what has ended and is not asked for is forgotten. A
-        request of which the frontend has more tokens than we is another: ended here, and unknown.
+        request of which the frontend has more tokens than we is another: ended here, and unknown;
+        so is one of which something is asked that is not here (`request_store.is_whole`).
         """
         self._drop_outputs(frontend)
         wanted = {entry.request_id: entry for entry in live}
@@ -207,14 +208,14 @@ class EngineCore:
                     outputs.append(running.output_from(entry.next_index))
                 continue
             record = self._store.find_finished(frontend, key)
-            if record is not None and 0 <= entry.next_index <= len(record.output_token_ids):
+            if record is not None and record.has_from(entry.next_index):
                 outputs.append(record.output_from(entry.next_index))
             else:
                 unknown.append(key)
         return outputs, unknown
 
     def forget_frontend(self, frontend: Frontend) -> None:
-        """The frontend has been given up: abort all it has here, keep nothing for it."""
+        """Its home has been given up: abort all it has here, keep nothing for it."""
         for request in self._store.live(frontend):
             self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())

@@ -11,7 +11,7 @@ that still needs it is answered that it is unknown, sends it again, and gets the
 import attrs
 
 from ..messages import FinishReason, LiveRequest, RequestKey, RequestOutput
-from .logprob_log import Logs, logprobs_from
+from .logprob_log import LogprobLog, Logs, logprobs_from
 from .request import Frontend, Request
 
 # A link is down for seconds; so many requests end in some seconds of a busy engine.
@@ -38,12 +38,19 @@ class FinishedRequest:
     error: str = ""
     error_code: str = ""
     logs: Logs = (None, None)
+    # Output tokens that came with it.
+    replayed_tokens: int = 0
 
     @property
     def size(self) -> int:
         """In tokens, of some 32 bytes each; arrays are counted as so many tokens."""
         logs = sum(log.size for log in self.logs if log is not None)
         return len(self.output_token_ids) + logs // TOKEN_BYTES
+
+    def has_from(self, index: int) -> bool:
+        """Whether `output_from` has all that belongs to the tokens from this index on."""
+        is_known = 0 <= index <= len(self.output_token_ids)
+        return is_known and is_whole(index, self.replayed_tokens, self.logs[0])
 
     def output_from(self, index: int) -> RequestOutput:
         """The request's last message, with all tokens from output index `index`."""
@@ -152,5 +159,19 @@ class RequestStore:
 
 
 def is_continued(request: Request, entry: LiveRequest) -> bool:
-    """Whether what the frontend wants is what runs here, as far as both say."""
-    return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count
+    """Whether what the frontend wants is what runs here, as far as both say, and can be sent."""
+    return (
+        request.attempt == entry.attempt
+        and entry.next_index <= request.output_count
+        and is_whole(entry.next_index, request.replayed_tokens, request.logprobs)
+    )
+
+
+def is_whole(index: int, replayed_tokens: int, logprobs: LogprobLog | None) -> bool:
+    """Whether all that belongs to the tokens from this index on is known here.
+
+    Who takes a home over may ask for tokens that a replay came with, as it knows of fewer. There is
+    nothing here but these tokens themselves: no logprobs of theirs, nor of the prompt, which come
+    with the first. Such a request is sent again, with the tokens that are known there.
+    """
+    return index >= replayed_tokens or (logprobs is None and index > 0)

@@ -223,16 +223,18 @@ class EngineProcess:
                         raise AssertionError(f"the codec let {type(message).__name__} through")
 
     def _apply_membership(self, membership: FrontendMembership) -> None:
-        """Numbered full snapshots, the latest wins: connect who is new, give up who is gone."""
+        """Numbered full snapshots, the latest wins: connect who is new, forget who is gone."""
         if membership.number <= self._membership_number:
             return
         self._membership_number = membership.number
         listed = {}
         for address in membership.frontends:
-            peer = Peer("frontend", address.rank, address.epoch)
+            peer = Peer("frontend", address.rank, address.term)
             listed[peer] = (address.input_endpoint, address.output_endpoint)
+        terms = {peer.rank: peer.epoch for peer in listed}
+        self._server.handle_listed(terms, membership.awaited)
         for peer in sorted(self._known.difference(listed)):
-            self._server.give_up(peer)
+            self.channel.forget(peer)
         for peer, endpoints in listed.items():
             if peer not in self._known:
                 self.channel.connect(peer, *endpoints)
@@ -251,6 +253,7 @@ class EngineProcess:
             facts={
                 "epoch": self.init.epoch,
                 "frontends": len(self._known),
+                "messages fenced": self._server.homes.fenced.total(),
                 "worker restarts": statistics.worker_restarts,
                 "step": statistics.step,
                 "running": statistics.running,

@@ -1,12 +1,12 @@
 """Engine server: joins one channel to one engine core, messages to calls and steps to messages.
 
 Shared by the engine process and the in-process engine, so that both behave alike. It holds no
-protocol state of its own: requests are the core's, links are the channel's, lost frontends are
-`OrphanWatch`'s.
+protocol state of its own: requests are the core's, links are the channel's, who speaks for a
+frontend's rank and which ranks stay away is `Homes`'. The peer of a link to a frontend bears the
+home's term where that of another link has an epoch.
 """
 
-import math
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Container, Hashable, Mapping
 from typing import assert_never
 
 import attrs
@@ -26,6 +26,7 @@ from ...transports.links.channel import (
     Received,
 )
 from ..core.engine_core import EngineCore
+from ..core.homes import Homes
 from ..errors import InvalidRequest
 from ..messages import (
     AbortRequests,
@@ -58,42 +59,10 @@ TreeSource = Callable[[], Awaitable[str]]
 
 
 @attrs.define(eq=False)
-class OrphanWatch:
-    """When to abort the requests of a frontend whose link is down; sans-IO.
-
-    A broken link alone ends nothing: the frontend may come back with a new generation of the link,
-    or a successor may adopt its requests. After `orphan_s` seconds without one they are aborted.
-    """
-
-    orphan_s: float = attrs.field(validator=attrs.validators.gt(0))
-
-    # {frontend: time at which it is given up}; a frontend with a link up is not in here.
-    _deadlines: dict[Peer, float] = attrs.field(factory=dict, init=False)
-
-    def handle_down(self, frontend: Peer, now: float) -> None:
-        """The link is down; the first report counts, so that repeats do not extend the wait."""
-        self._deadlines.setdefault(frontend, now + self.orphan_s)
-
-    def handle_up(self, frontend: Peer) -> None:
-        """The link is up again (or the frontend was given up by other means)."""
-        self._deadlines.pop(frontend, None)
-
-    def next_deadline(self) -> float:
-        """When `handle_timeout` is due; infinity when every frontend has its link."""
-        return min(self._deadlines.values(), default=math.inf)
-
-    def handle_timeout(self, now: float) -> list[Peer]:
-        """The frontends to give up now. Harmless when called early."""
-        due = [frontend for frontend, deadline in self._deadlines.items() if deadline <= now]
-        for frontend in due:
-            del self._deadlines[frontend]
-        return due
-
-
-@attrs.define(eq=False)
 class _Begun:
-    """A frontend that has begun the link that is up with its RESYNC."""
+    """A home whose owner has begun the link that is up with its RESYNC."""
 
+    peer: Peer
     # The last of its attempts that came; the core has taken in or refused it.
     last_attempt: int
     # What it was sent last, on this link.
@@ -105,7 +74,7 @@ class EngineServer:
     """One engine as its frontends see it.
 
     `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
-    frontends whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
+    homes whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
     the core until that fetches them, so that each is sent once and the next one is exactly next.
     """
 
@@ -115,19 +84,20 @@ class EngineServer:
     # Hears which suspects a step has computed past their position (`Suspects`).
     on_passed: Callable[[dict[bytes, int]], None] = lambda passed: None
     sends_dropped: int = attrs.field(default=0, init=False)
-    _orphans: OrphanWatch = attrs.field(init=False)
-    _begun: dict[Peer, _Begun] = attrs.field(factory=dict, init=False)
+    homes: Homes = attrs.field(init=False)
+    # By home, which is what the core knows a frontend by.
+    _begun: dict[Hashable, _Begun] = attrs.field(factory=dict, init=False)
     # Set when counts may have changed.
     _counts: trio.Event = attrs.field(factory=trio.Event, init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _homes_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Trees that were asked for: (frontend, call id).
     _tree_send: trio.MemorySendChannel[tuple[Peer, int]] = attrs.field(init=False)
     _tree_receive: trio.MemoryReceiveChannel[tuple[Peer, int]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._orphans = OrphanWatch(self.core.settings.orphan_s)
+        self.homes = Homes(self.core.settings.orphan_s)
         self._tree_send, self._tree_receive = trio.open_memory_channel[tuple[Peer, int]](
             TREE_CALLS_MAX
         )
@@ -138,17 +108,21 @@ class EngineServer:
         """Apply one event; synchronous, so a cancelled input handler leaves nothing half-done."""
         match event:
             case PeerUp(peer=peer):
-                self._orphans.handle_up(peer)
+                if not self.homes.handle_owner(peer.rank, peer.epoch, trio.current_time()):
+                    self.channel.forget(peer)
+                self._homes_changed.set()
             case PeerDown(peer=peer):
-                self._begun.pop(peer, None)
-                self._orphans.handle_down(peer, trio.current_time())
-                self._orphans_changed.set()
+                self._end_link(peer)
+                self.homes.handle_down(peer.rank, peer.epoch, trio.current_time())
+                self._homes_changed.set()
             case Received(peer=peer, message=message):
-                self._handle_message(peer, message)
+                if self.homes.admits(peer.rank, peer.epoch):
+                    self._handle_message(peer, message)
             case Misread(peer=peer, error=error):
-                if isinstance(error.known, RequestKey):
-                    self._note_attempt(peer, error.known.attempt)
-                    self.core.refuse(peer, error.known, _fault_of(error))
+                known = error.known
+                if isinstance(known, RequestKey) and self.homes.admits(peer.rank, peer.epoch):
+                    self._note_attempt(peer, known.attempt)
+                    self.core.refuse(peer.rank, known, _fault_of(error))
                     self.notify()
             case _:
                 assert_never(event)
@@ -157,18 +131,20 @@ class EngineServer:
         match message:
             case AddRequest(attempt=attempt):
                 self._note_attempt(peer, attempt)
-                self.core.add(peer, message)
+                self.core.add(peer.rank, message)
             case AbortRequests(requests=requests):
-                self.core.abort(peer, requests)
+                self.core.abort(peer.rank, requests)
             case GrantCredit(grants=grants):
-                self.core.grant(peer, grants)
+                self.core.grant(peer.rank, grants)
             case Resync(live=live):
+                self.homes.handle_resync(peer.rank)
                 # Those that are unknown here come again, under later attempts.
-                self._begun[peer] = _Begun(max((each.attempt for each in live), default=0))
-                outputs, unknown = self.core.resync(peer, live)
+                last_attempt = max((each.attempt for each in live), default=0)
+                self._begun[peer.rank] = _Begun(peer, last_attempt)
+                outputs, unknown = self.core.resync(peer.rank, live)
                 self.send(peer, ResyncReply(unknown))
                 if outputs:
-                    self.deliver({peer: StepOutputs(self.core.statistics().step, outputs)})
+                    self.deliver({peer.rank: StepOutputs(self.core.statistics().step, outputs)})
             case UtilityCall():
                 self._handle_utility(peer, message)
             case _:
@@ -176,7 +152,7 @@ class EngineServer:
         self.notify()
 
     def _note_attempt(self, peer: Peer, attempt: int) -> None:
-        begun = self._begun.get(peer)
+        begun = self._begun.get(peer.rank)
         if begun is not None:
             begun.last_attempt = max(begun.last_attempt, attempt)
 
@@ -193,13 +169,25 @@ class EngineServer:
             case _:
                 assert_never(call.utility)
 
-    def give_up(self, peer: Peer) -> None:
-        """Membership no longer lists this frontend: abort what it asked for, forget its link."""
-        self._orphans.handle_up(peer)
-        self._begun.pop(peer, None)
-        self.core.forget_frontend(peer)
-        self.channel.forget(peer)
-        self.notify()
+    def handle_listed(self, terms: Mapping[int, int], awaited: Container[int]) -> None:
+        """The root's latest list, see `Homes`; who is not in it any more is sent nothing."""
+        given_up = self.homes.handle_listed(terms, awaited, trio.current_time())
+        for begun in list(self._begun.values()):
+            if terms.get(begun.peer.rank) != begun.peer.epoch:
+                self._end_link(begun.peer)
+        self._give_up(given_up)
+        self._homes_changed.set()
+
+    def _end_link(self, peer: Peer) -> None:
+        begun = self._begun.get(peer.rank)
+        if begun is not None and begun.peer == peer:
+            del self._begun[peer.rank]
+
+    def _give_up(self, homes: list[int]) -> None:
+        """Abort all that these have here, keep nothing for them."""
+        for home in homes:
+            self.core.forget_frontend(home)
+            self.notify()
 
     # ---- what steps bring
 
@@ -221,25 +209,25 @@ class EngineServer:
         self._grammar_orders = trio.Event()
 
     def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
-        """Send each frontend its outputs; one that has not resynced fetches them when it does."""
+        """Send each home its outputs; one that has not resynced fetches them when it does."""
         self._counts.set()  # a step may have ended that brings nothing
-        for peer, message in outputs.items():
-            assert isinstance(peer, Peer), "frontends are known to the core by their peers"
-            if peer not in self._begun:
+        for home, message in outputs.items():
+            begun = self._begun.get(home)
+            if begun is None:
                 self.sends_dropped += 1
                 continue
             for part in split_outputs(message):
-                self.send(peer, part)
+                self.send(begun.peer, part)
         if passed := self.core.suspects.take_passed():
             self.on_passed(passed)
 
     def report_statistics(self) -> None:
         """Send all counts to each frontend that has begun its link, if they are news to it."""
         statistics = self.core.statistics()
-        for peer, begun in self._begun.items():
+        for begun in self._begun.values():
             if begun.reported != statistics:
                 begun.reported = statistics
-                self.send(peer, StatisticsReport(statistics, begun.last_attempt))
+                self.send(begun.peer, StatisticsReport(statistics, begun.last_attempt))
 
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message, or drop and count it when the link is down."""
@@ -264,16 +252,14 @@ class EngineServer:
     async def run_orphan_watch(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Background task `orphan-watch`: gives up frontends whose link stays down."""
+        """Background task `orphan-watch`: gives up homes whose owner stays away."""
         task_status.started()
         while True:
-            deadline = self._orphans.next_deadline()
+            deadline = self.homes.next_deadline()
             with trio.CancelScope(deadline=deadline), waiting_for("a frontend that stays away"):
-                await self._orphans_changed.wait()
-            self._orphans_changed = trio.Event()
-            for peer in self._orphans.handle_timeout(trio.current_time()):
-                self.core.forget_frontend(peer)
-                self.notify()
+                await self._homes_changed.wait()
+            self._homes_changed = trio.Event()
+            self._give_up(self.homes.handle_timeout(trio.current_time()))
 
     async def run_statistics(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

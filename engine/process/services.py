@@ -1,7 +1,7 @@
 """Background tasks of an engine, in a process of its own or in its host's.
 
     input-handler     messages of frontends become calls
-    orphan-watch      gives up frontends that stay away
+    orphan-watch      gives up homes whose frontend stays away
     statistics        reports counts to them
     utilities         answers their calls
     grammar-compiler  compiles, in a thread, the grammars of requests

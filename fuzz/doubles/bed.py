@@ -27,7 +27,7 @@ from ...runtime.text.prompts import Prompt
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ...transports.links.link_header import LinkSettings
-from ...transports.links.memory_channel import MemoryHub, MemoryMesh
+from ...transports.links.memory_channel import MemoryHub, MemoryMesh, MemorySpoke
 from .link_faults import NthFault
 
 ME = Peer("frontend", 0, 1)
@@ -63,6 +63,44 @@ class Bed:
     def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
         """As the root publishes it when an engine's process is gone."""
         self.client.apply_membership(self.directory.handle_gone(rank, cause))
+
+    def cut_off(self, frontend: Runtime) -> None:
+        """As if it had been killed: nothing comes from this frontend any more, nothing arrives.
+
+        Engines do not notice.
+        """
+        hub = frontend.client.channel
+        assert isinstance(hub, MemoryHub)
+        self.mesh._hubs.pop(hub.endpoints[0])
+        hub.mesh = MemoryMesh(self.mesh.hub_to_spoke, self.mesh.spoke_to_hub)
+
+    @asynccontextmanager
+    async def open_successor(self, term: int, *, forgets: bool = True) -> AsyncIterator[Runtime]:
+        """The next life of the frontend, whose ledger is to be rebuilt before it goes on.
+
+        `forgets`: engines drop the link to the life before it, as they do when the root unlists it.
+        """
+        me, before = Peer(ME.role, ME.rank, term), Peer(ME.role, ME.rank, term - 1)
+        hub, old = self.mesh.open_hub(me), self.frontend
+        frontend = make_frontend(Runtime, old.settings, hub, old.inputs, term=term)
+        assert isinstance(frontend, Runtime)
+        frontend.client.is_rebuilding = True
+        frontend.client.apply_membership(self.directory.snapshot())
+        async with open_frontend_services(hub, frontend.client):
+            for server in self.servers.values():
+                server.handle_listed({me.rank: term}, [])
+                assert isinstance(server.channel, MemorySpoke)
+                if forgets:
+                    server.channel.forget(before)
+                server.channel.connect(me, *hub.endpoints)
+            yield frontend
+
+    async def settle(self) -> None:
+        """Until what was sent has arrived, and engines have done what they can."""
+        for _ in range(200):
+            await trio.lowlevel.checkpoint()
+        while any(server.core.has_work() for server in self.servers.values()):
+            await trio.lowlevel.checkpoint()
 
     async def wait_quiet(self) -> None:
         """Until no engine has anything left to do."""
@@ -102,7 +140,7 @@ async def open_bed(
         Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link or LinkSettings(), [*faults]
     )
     hub = mesh.open_hub(ME)
-    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), epoch=1)
+    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), term=1)
     assert isinstance(frontend, Runtime)
     client = frontend.client
     async with (

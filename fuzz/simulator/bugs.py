@@ -21,7 +21,6 @@ from ...engine.core.kv_cache_manager import KVCacheManager
 from ...engine.messages import LiveRequest
 from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
-from ...engine.process.server import EngineServer
 from ...nurseries.processes.hang_watch import HangWatch
 from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
@@ -32,6 +31,7 @@ from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
 from ...runtime.processes import child_process
 from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.processes.membership import FrontendDirectory
 from ...runtime.processes.quarantine import Quarantine, Suspect
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
@@ -183,9 +183,8 @@ def _leak_block(original: Broken, manager: KVCacheManager, request: Any) -> None
     original(manager, request)
 
 
-def _give_up_link_alone(original: Broken, server: EngineServer, peer: Any) -> None:
-    server._begun.pop(peer, None)
-    server.channel.forget(peer)
+def _ask_nothing_abort_nothing(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
+    return original(core, frontend, live) if live else ([], [])
 
 
 def _connect_once(original: Broken, engine: EngineProcess, membership: Any) -> None:
@@ -262,6 +261,11 @@ def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> 
     return original(fleet, rank, rank + 1)
 
 
+def _same_term(original: Broken, directory: FrontendDirectory, rank: int) -> int:
+    original(directory, rank)
+    return rank + 1
+
+
 _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
@@ -298,7 +302,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
     ("a stop is taken for a hang at once", HangWatch, "_count", _count_more),
     ("a hang is not ended", child_process, "_handle_hang", _nothing),
-    ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
+    ("a dead frontend's requests run on", EngineCore, "resync", _ask_nothing_abort_nothing),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),
     ("a gap is not missed", Link, "_handle_data", _miss_no_gap),
@@ -306,6 +310,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a lost tail is never asked after", Link, "_arm_probe", _nothing),
     ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", _nothing),
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
+    ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     name: partial(_replaced, owner, method, broken) for name, owner, method, broken in _ROWS

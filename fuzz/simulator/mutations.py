@@ -34,13 +34,14 @@ MODULES = {
     "engine/process/step_loop.py": "tests/engine/process",
     "engine/process/step_rings.py": "tests/engine/process",
     "engine/core/engine_core.py": "tests/engine/core",
+    "engine/core/homes.py": "tests/engine/core",
     "engine/core/request_store.py": "tests/engine/core",
     "engine/core/request.py": "tests/engine/core",
     "engine/core/outputs.py": "tests/engine/core",
     "engine/core/checks.py": "tests/engine/core",
 }
 NUMBERS = re.compile(
-    r"epoch|attempt|generation|index|sequence|number|acknowledged|_received|_sent|"
+    r"epoch|term|attempt|generation|index|sequence|number|acknowledged|_received|_sent|"
     r"fence|len\(.*token_ids\)|output_count"
 )
 INVERSE: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -160,14 +160,14 @@ class Programs:
         handshake = await self._handshake(process, control, "frontend")
         init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
         me = _become(process, "frontend", init.rank, init.epoch)
-        hub = self.network.open_hub(me)
-        process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
+        hub = self.network.open_hub(Peer(me.role, me.rank, init.term))
+        process.on_cut.append(partial(self.network.remove, hub.peer_self, hub.endpoints[0]))
         frontend = make_frontend(
             Frontend,
             self.settings,
             hub,
             self.inputs,
-            epoch=me.epoch,
+            term=init.term,
             rank=me.rank,
             chance=self.chance,
         )

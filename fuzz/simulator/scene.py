@@ -160,10 +160,12 @@ class Scene:
     def is_over(self, hub: Peer, engine: Peer) -> bool:
         """Whether this frontend has been told that this life of an engine is over."""
         process = self.frontends.get(hub.rank)
-        if process is None or process.epoch != hub.epoch:
+        if process is None:
             return False
         parts = process.parts
         assert isinstance(parts, FrontendParts)
+        if hub != Peer("frontend", hub.rank, parts.client.ledger.term):
+            return False
         return any(
             each.rank == engine.rank and each.epoch > engine.epoch
             for each in parts.client.engines.membership.engines

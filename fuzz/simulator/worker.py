@@ -116,10 +116,13 @@ class SimExecutor:
         """Whether a new worker finds the KV memory of the last one; if not, it drops the names."""
         is_found = self.chance.random() < FOUND_SHARE
         if not is_found:
-            memory = PlaceMemory.of(self.engine_fds[1:])
-            assert memory is not None
-            drop_names(memory.names)
+            self._drop_names()
         return is_found
+
+    def _drop_names(self) -> None:
+        memory = PlaceMemory.of(self.engine_fds[1:])
+        assert memory is not None
+        drop_names(memory.names)
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -159,7 +162,7 @@ class SimExecutor:
         self._lost, self._replaced = trio.Event(), trio.Event()
         self.on_loss()
         await trio.sleep(self.chance.choice(BOOT_S))
-        is_kept = self._finds_memory()
+        is_kept = self.chance.random() < FOUND_SHARE
         self._is_kept &= is_kept
         self.worker = self.worker.successor(0, is_kept=is_kept)
         self._free_at = 0.0
@@ -171,6 +174,8 @@ class SimExecutor:
             raise ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGKILL)))
         await self._replaced.wait()
         is_kept, self._is_kept = self._is_kept, True
+        if not is_kept:  # only now, as nobody may look between this and the core's `forget_blocks`
+            self._drop_names()
         return is_kept
 
     def fail(self, how: str) -> None:

@@ -79,6 +79,11 @@ class CoreClient:
     # Set and replaced whenever requests began to wait for an engine.
     replays_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     draining: bool = attrs.field(default=False, init=False)
+    # The ledger does not have all yet that a life before this one left at engines. A RESYNC would
+    # have them abort what it does not name, so that none goes out before `handle_rebuilt`.
+    is_rebuilding: bool = attrs.field(default=False, init=False)
+    # Engines whose link is up and has to wait for that; nothing of a request may go before it.
+    _held: set[Peer] = attrs.field(factory=set, init=False)
     # Engines that take work.
     _taking: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
@@ -150,9 +155,21 @@ class CoreClient:
         self._engines_changed()
         self._announce_waiting(lost)
 
+    def handle_rebuilt(self) -> None:
+        """The ledger is whole: links begin, streams of engines that are gone go on elsewhere."""
+        self.is_rebuilding = False
+        gone = self.engines.missing(self.ledger.peers())
+        lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
+        held, self._held = self._held, set()
+        for peer in sorted(held):
+            self._begin_link(peer)
+        self._engines_changed()
+        self._announce_waiting(lost)
+
     def _forget(self, peer: Peer, cause: str) -> list[LedgerEntry]:
         """An engine is gone: drop its link, counts and calls. Returns its requests, which wait."""
         self.channel.forget(peer)
+        self._held.discard(peer)
         self.engines.handle_forgotten(peer)
         self.statistics.pop(peer, None)
         for call in self._calls.values():
@@ -251,11 +268,13 @@ class CoreClient:
         match event:
             case PeerUp(peer=peer) if self.engines.is_over(peer):
                 self.channel.forget(peer)  # its link was slower than the news of its end
+            case PeerUp(peer=peer) if self.is_rebuilding:
+                self._held.add(peer)
             case PeerUp(peer=peer):
-                self._send(peer, self.ledger.handle_peer_up(peer))
-                self.engines.handle_up(peer)
+                self._begin_link(peer)
                 self._engines_changed()
             case PeerDown(peer=peer):
+                self._held.discard(peer)
                 self.engines.handle_down(peer)
                 self._engines_changed()
             case Received(peer=peer, message=message):
@@ -265,6 +284,10 @@ class CoreClient:
             case _:
                 assert_never(event)
         return NOTHING
+
+    def _begin_link(self, peer: Peer) -> None:
+        self._send(peer, self.ledger.handle_peer_up(peer))
+        self.engines.handle_up(peer)
 
     def _handle_message(self, peer: Peer, message: object) -> Accepted:
         match message:
@@ -354,6 +377,8 @@ class CoreClient:
             self._send(send.peer, send.message)
 
     def _send(self, peer: Peer, message: object) -> None:
+        if peer in self._held:
+            return
         try:
             self.channel.send(peer, message)
         except PeerNotConnected:

@@ -8,6 +8,7 @@ Sans-IO: snapshots and events of links in, sets of engines out. `core_client` ca
 """
 
 import math
+from collections.abc import Iterable
 
 import attrs
 
@@ -62,6 +63,10 @@ class EngineView:
         self._ready = ready
         self._draining.clear()
         return {peer: self._cause_of(peer) for peer in sorted(gone)}
+
+    def missing(self, peers: Iterable[Peer]) -> dict[Peer, str]:
+        """Those of these engines, which have been ready, that are gone, and what became of each."""
+        return {peer: self._cause_of(peer) for peer in sorted(peers) if peer not in self._ready}
 
     def handle_up(self, peer: Peer) -> None:
         """A generation of its link began."""

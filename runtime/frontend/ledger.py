@@ -5,7 +5,7 @@ the engine that has the request, names the current attempt, and begins at exactl
 Everything else is refused and counted by reason, so that duplicates, late messages of dead engines
 and zombies vanish by construction.
 
-*Attempts* are numbered through the whole ledger, in a range of its frontend's epoch, and never used
+*Attempts* are numbered through the whole ledger, in a range of its home's term, and never used
 twice, so that an id may be used again after its request ended, here or by a successor. Each sending
 of a request is a new attempt, also when an engine said in `ResyncReply` that it does not know it:
 a reply that comes twice then names an old attempt and sends nothing, and an engine never sees one
@@ -54,8 +54,8 @@ from .ledger_entry import (
 )
 from .replay_policy import ReplayPolicy
 
-# More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
-ATTEMPTS_OF_AN_EPOCH = 2**32
+# More than a frontend can send in its life; terms up to 2**31 leave it in 63 bits.
+ATTEMPTS_OF_A_TERM = 2**32
 
 _STREAMING: Final = LedgerStatus.STREAMING
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
@@ -71,8 +71,8 @@ _END_OF_REASON = {
 class Ledger:
     """All requests in flight of one frontend. Bounded by admission."""
 
-    # Of this frontend: engines know frontends by rank, so a successor must not repeat attempts.
-    epoch: int = attrs.field(default=0, kw_only=True)
+    # Under which it owns its home: engines know that by rank, so later owners must not repeat it.
+    term: int = attrs.field(default=0, kw_only=True)
     # Requests between two engines, or before the first.
     replays: ReplayPolicy = attrs.field(factory=ReplayPolicy, kw_only=True)
 
@@ -98,7 +98,7 @@ class Ledger:
     _out_of_order: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._attempts = self.epoch * ATTEMPTS_OF_AN_EPOCH
+        self._attempts = self.term * ATTEMPTS_OF_A_TERM
 
     def __len__(self) -> int:
         """How many requests are in flight."""
@@ -111,6 +111,10 @@ class Ledger:
             return len(placed)
         later = itertools.takewhile(lambda attempt: attempt > up_to, reversed(placed))
         return len(placed) - sum(1 for _ in later)
+
+    def peers(self) -> list[Peer]:
+        """Who has requests."""
+        return list(self._placed)
 
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
@@ -140,6 +144,24 @@ class Ledger:
         entry = self._write_down(request, now, sink)
         entry.state.handle_lost(now)
         self.replays.handle_lost(entry, error, now)
+        return entry
+
+    def handle_adopted(
+        self,
+        request: AddRequest,
+        peer: Peer,
+        now: float,
+        sink: RequestSink | None = None,
+        *,
+        ready: EngineReady | None = None,
+    ) -> LedgerEntry:
+        """Go on with a request of an earlier term, as it was sent last, with the tokens known now.
+
+        In the order of attempts. Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
+        """
+        entry = self._write_down(request, now, sink)
+        entry.handle_placed(request.attempt, peer, ready)
+        self._placed.setdefault(peer, {})[entry.attempt] = entry
         return entry
 
     def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:

@@ -172,6 +172,8 @@ class FrontendFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # {rank: term under which its present process owns its home}
+    _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
     _draining: bool = attrs.field(default=False, init=False)
@@ -253,6 +255,7 @@ class FrontendFleet:
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
             raise last
         self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
+        self.on_membership(self.directory.handle_failed(rank))
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
         self.processes.publish(FailedFrontends(dict(failed)))
@@ -276,13 +279,15 @@ class FrontendFleet:
             self.processes.restart(rank)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A new epoch of a frontend; it is listed when it has bound its sockets."""
+        """A new epoch and term of a frontend; it is listed when it has bound its sockets."""
+        self._terms[rank] = self.directory.handle_starting(rank)
         self.processes.publish(FailedFrontends(dict(self.processes.failed)))
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
                 rank=rank,
                 epoch=epoch,
+                term=self._terms[rank],
                 settings=self.settings_text,
                 engines=self.engines(),
                 draining=self._draining,
@@ -291,7 +296,7 @@ class FrontendFleet:
 
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """A frontend takes connections; engines may have come or gone since its INIT."""
-        address = msgspec.msgpack.decode(payload, type=FrontendReady)
+        where = msgspec.msgpack.decode(payload, type=FrontendReady)
         self._has_served = True
         self.balancer.handle_up(rank)
         child.publish(self.engines())
@@ -299,11 +304,10 @@ class FrontendFleet:
         if self._draining:  # its INIT may be older than the drain
             assert self.processes.nursery is not None, "it runs"
             self._send_drain(self.processes.nursery, child)
-        self.on_membership(
-            self.directory.handle_ready(
-                FrontendAddress(rank, child.epoch, address.input_endpoint, address.output_endpoint)
-            )
+        address = FrontendAddress(
+            rank, self._terms[rank], where.input_endpoint, where.output_endpoint
         )
+        self.on_membership(self.directory.handle_ready(address))
         self.notify()
 
     def handle_failing(self, rank: int, cause: str) -> None:
@@ -317,7 +321,7 @@ class FrontendFleet:
         """A frontend computes no steps."""
 
     def handle_gone(self, rank: int, cause: str) -> None:
-        """A frontend is gone, its connections with it; engines abort what it asked for."""
+        """A frontend is gone, its connections with it; engines keep its requests for a while."""
         self.balancer.handle_gone(rank)
         self.on_membership(self.directory.handle_gone(rank))
         self.notify()
@@ -330,7 +334,8 @@ class FrontendFleet:
                 self.balancer.handle_load(rank, message)
                 self.notify()
             case ForeignCall() | ForeignReply():
-                if (delivery := deliver(message, self.directory.epochs())) is not None:
+                epochs = {each: child.epoch for each, child in self.processes.ready.items()}
+                if (delivery := deliver(message, epochs)) is not None:
                     self._send_soon(delivery.frontend, delivery.message, name="foreign-call")
             case RootCall():
                 self._send_soon(rank, message, name="root-call")

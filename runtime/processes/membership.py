@@ -106,31 +106,51 @@ class EngineDirectory:
 
 @attrs.define(eq=False)
 class FrontendDirectory:
-    """The frontends that engines serve. One that is gone is unlisted at once."""
+    """The frontends that engines serve, each in its *home*. One that is gone is unlisted at once.
+
+    Each ownership of a home has a number, its term, which is higher than those of all before it, of
+    whichever home: so requests' attempts, which begin with it, are unique in a whole run.
+    """
 
     _frontends: dict[int, FrontendAddress] = attrs.field(factory=dict, init=False)
     _number: int = attrs.field(default=0, init=False)
+    # {home: its latest term}, and the last that was given.
+    _terms: dict[int, int] = attrs.field(factory=dict, init=False)
+    _last_term: int = attrs.field(default=0, init=False)
+    # Homes whose frontend is gone and has a successor to come.
+    _awaited: set[int] = attrs.field(factory=set, init=False)
+
+    def handle_starting(self, rank: int) -> int:
+        """Another life is to own this home, and nobody else any more. Returns its term."""
+        self._last_term += 1
+        self._terms[rank] = self._last_term
+        return self._last_term
 
     def handle_ready(self, address: FrontendAddress) -> FrontendMembership:
-        """A frontend has bound its sockets; it replaces an earlier epoch of its rank."""
-        self._frontends[address.rank] = address
+        """A frontend has bound its sockets. It is not listed if its home was given to another."""
+        if address.term >= self._terms.get(address.rank, 0):
+            self._frontends[address.rank] = address
+            self._awaited.discard(address.rank)
         self._number += 1
         return self.snapshot()
 
-    def epochs(self) -> dict[int, int]:
-        """{rank: epoch} of all that are up."""
-        return {rank: address.epoch for rank, address in self._frontends.items()}
-
     def handle_gone(self, rank: int) -> FrontendMembership:
-        """The frontend of this rank is gone; engines abort what it asked for."""
-        self._frontends.pop(rank, None)
+        """The frontend of this rank is gone; engines keep its requests for a successor."""
+        if self._frontends.pop(rank, None) is not None:
+            self._awaited.add(rank)
+        self._number += 1
+        return self.snapshot()
+
+    def handle_failed(self, rank: int) -> FrontendMembership:
+        """There is no successor; engines abort what its requests are."""
+        self._awaited.discard(rank)
         self._number += 1
         return self.snapshot()
 
     def snapshot(self) -> FrontendMembership:
         """All frontends as they are now."""
         frontends = [self._frontends[rank] for rank in sorted(self._frontends)]
-        return FrontendMembership(self._number, frontends)
+        return FrontendMembership(self._number, frontends, sorted(self._awaited))
 
 
 @attrs.frozen

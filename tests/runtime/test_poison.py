@@ -72,7 +72,7 @@ async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_frontend_hub("poison", me) as channel:
             inputs = InputProcessor.load(settings)
-            runtime = make_frontend(Runtime, settings, channel, inputs, epoch=me.epoch)
+            runtime = make_frontend(Runtime, settings, channel, inputs, term=me.epoch)
             directory = FrontendDirectory()
             directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
             fleet = EngineFleet(

@@ -22,6 +22,8 @@ from .link_header import Mishap
 class Peer:
     """One incarnation of a process: a successor of the same rank is another peer.
 
+    What follows one another in a rank may be numbered by something else than epochs: to engines
+    it is the term under which a frontend owns its home.
     Its hash is kept, as links and requests are looked up by peer for every message.
     """
 

@@ -284,6 +284,36 @@ def test_resync_answers_instead_of_outputs_not_taken(driver: Driver) -> None:
     assert driver.core.take_outputs() == {}
 
 
+@pytest.mark.parametrize("credit", [5, None])
+@pytest.mark.parametrize(
+    ("next_index", "logprobs", "is_known"),
+    [(1, None, True), (0, None, False), (2, 1, False), (3, 1, True)],
+)
+def test_who_takes_over_may_know_of_fewer_tokens_than_a_replay_came_with(
+    credit: int | None, next_index: int, logprobs: int | None, is_known: bool, driver: Driver
+) -> None:
+    """Logprobs of those are not here, nor what came with the first: it has to be sent again."""
+    tokens = tokens_alone(add_request("a", max_tokens=8))
+    replay = add_request("a", max_tokens=8, output=tokens[:3], credit=credit)
+    sampling = attrs.evolve(replay.sampling, logprobs=logprobs)
+    driver.core.add("f0", attrs.evolve(replay, sampling=sampling))
+    driver.run()
+    entry = LiveRequest("a", 1, next_index, credit)
+    outputs, unknown = driver.core.resync("f0", [entry])
+    driver.core.check_invariants()
+    if is_known:
+        (output,) = outputs
+        assert (output.first_index, output.token_ids) == (next_index, tokens[next_index:credit])
+        assert not unknown
+        return
+    assert (outputs, unknown) == ([], [RequestKey("a", 1)])
+    assert driver.core.unfinished_count() == 0
+    driver.core.add("f0", attrs.evolve(replay, attempt=2, output_token_ids=tokens[:next_index]))
+    driver.run()
+    missing = tokens[next_index:credit]
+    assert driver.tokens("a")[-len(missing) :] == missing
+
+
 @pytest.mark.parametrize(
     "entry",
     [LiveRequest("a", 2, 0, None), LiveRequest("a", 1, 4, None), LiveRequest("a", 1, -1, None)],

@@ -244,34 +244,67 @@ async def test_the_latest_list_of_frontends_counts(tmp_path: pathlib.Path) -> No
             assert (await root.tree(number)).facts["frontends"] == known
 
 
-async def test_it_serves_whom_it_is_told_of_until_it_drains(tmp_path: pathlib.Path) -> None:
-    run_id = secrets.token_hex(8)
+@asynccontextmanager
+async def open_frontend(run_id: str, term: int) -> AsyncIterator[tuple[Caller, FrontendAddress]]:
+    """An owner of the frontend's home, and where engines find it."""
+    me = Peer(ME.role, ME.rank, term)
     endpoints = [
-        abstract_endpoint(run_id, ME.role, ME.rank, ME.epoch, socket=name)
+        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
         for name in ("input", "output")
     ]
     codecs = Codec(*ENGINE_TO_FRONTEND), Codec(*FRONTEND_TO_ENGINE)
-    hub = open_hub(ME, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+    hub = open_hub(me, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
     async with hub as channel, running(channel):
-        address = FrontendAddress(ME.rank, ME.epoch, *channel.endpoints)
-        async with open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root:
-            caller = Caller(channel, Peer("engine", 0, 2))
-            await caller.until(lambda: caller.resynced > 0)
-            going_on = caller.add("going on", credit=2)
-            await caller.until(lambda: len(going_on.token_ids) == 2)
+        address = FrontendAddress(me.rank, term, *channel.endpoints)
+        yield Caller(channel, Peer("engine", 0, 2)), address
 
-            await root.control.send(Drain())
-            await root.tree(1)  # it has been read by now
-            late = caller.add("late")
-            await caller.until(lambda: late.end is not None)
-            assert late.end is not None
-            assert late.end.error_code == "engine_draining"
-            caller.grant(going_on, None)
-            await caller.until(lambda: going_on.end is not None)
-            assert len(going_on.token_ids) == 12
 
-            await root.control.send(FrontendMembership(2, []))
-            assert (await root.tree(2)).facts["frontends"] == 0
+async def test_it_serves_whom_it_is_told_of_until_it_drains(tmp_path: pathlib.Path) -> None:
+    async with (
+        open_frontend(secrets.token_hex(8), 1) as (caller, address),
+        open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root,
+    ):
+        await caller.until(lambda: caller.resynced > 0)
+        going_on = caller.add("going on", credit=2)
+        await caller.until(lambda: len(going_on.token_ids) == 2)
+
+        await root.control.send(Drain())
+        await root.tree(1)  # it has been read by now
+        late = caller.add("late")
+        await caller.until(lambda: late.end is not None)
+        assert late.end is not None
+        assert late.end.error_code == "engine_draining"
+        caller.grant(going_on, None)
+        await caller.until(lambda: going_on.end is not None)
+        assert len(going_on.token_ids) == 12
+
+        await root.control.send(FrontendMembership(2, []))
+        assert (await root.tree(2)).facts["frontends"] == 0
+
+
+async def test_a_successor_takes_over_what_its_predecessor_left(tmp_path: pathlib.Path) -> None:
+    run_id = secrets.token_hex(8)
+    async with (
+        open_frontend(run_id, 1) as (caller, address),
+        open_frontend(run_id, 2) as (successor, later),
+        open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root,
+    ):
+        await caller.until(lambda: caller.resynced > 0)
+        going_on, unnamed = caller.add("going on", credit=2), caller.add("unnamed", credit=2)
+        await caller.until(lambda: len(going_on.token_ids) == len(unnamed.token_ids) == 2)
+        await root.control.send(FrontendMembership(2, [], [ME.rank]))
+        facts = (await root.tree(1)).facts
+        assert (facts["frontends"], facts["running"]) == (0, 2)
+
+        successor.streams["going on"] = going_on
+        await root.control.send(FrontendMembership(3, [later]))
+        await successor.until(lambda: successor.resynced > 0)
+        assert (await root.tree(2)).facts["running"] == 1
+        successor.grant(going_on, None)
+        await successor.until(lambda: going_on.end is not None)
+        assert len(going_on.token_ids) == 12
+        blocks = root.ready.kv_blocks
+        assert (await root.tree(3)).facts["kv blocks"] == f"{blocks} of {blocks} free"
 
 
 async def test_questions_are_bounded_and_a_stopped_worker_is_left_out(

@@ -1,6 +1,4 @@
-"""Engine server: messages in and out, orphans, counts, task trees, messages too large for one."""
-
-import math
+"""Engine server: messages in and out, homes, counts, task trees, messages too large for one."""
 
 import attrs
 import msgspec
@@ -11,10 +9,13 @@ from trio.testing import MockClock
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.homes import Fenced
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
     FinishReason,
+    Grant,
+    GrantCredit,
     LiveRequest,
     RequestKey,
     RequestOutput,
@@ -33,7 +34,6 @@ from triolet.engine.process.server import (
     TREE_CALLS_MAX,
     TREE_TIMEOUT_S,
     EngineServer,
-    OrphanWatch,
     TreeSource,
     split_outputs,
 )
@@ -185,7 +185,7 @@ async def test_an_add_that_cannot_be_read_is_answered_alone(
     with trio.fail_after(1):
         await server.wait_work()
     outputs = server.core.take_outputs()
-    (output,) = outputs[FRONTEND].outputs
+    (output,) = outputs[FRONTEND.rank].outputs
     assert words in output.error
     server.deliver(outputs)
     assert errors_sent(channel) == [("mine", 3, code)]
@@ -237,13 +237,89 @@ async def test_a_resync_is_answered_with_what_is_unknown() -> None:
     assert channel.sent == [(FRONTEND, ResyncReply([RequestKey("x", 4)]))]
 
 
-async def test_a_frontend_that_is_gone_is_given_up_at_once() -> None:
-    server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+async def test_a_frontend_without_a_successor_is_given_up_at_once() -> None:
+    server, _ = make_server()
+    begin_link(server)
     server.handle_event(Received(FRONTEND, add()))
-    server.give_up(FRONTEND)
-    assert channel.forgotten == [FRONTEND]
+    server.handle_listed({}, [FRONTEND.rank])
+    assert server.core.unfinished_count() == 1, "a successor is to come"
+    server.handle_listed({}, [])
     assert server.core.unfinished_count() == 0
+
+
+SUCCESSOR = Peer("frontend", FRONTEND.rank, 2)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_successor_goes_on_with_what_it_names(is_listed: bool) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    for name in ("a", "b"):
+        server.handle_event(Received(FRONTEND, attrs.evolve(add(name), credit=1)))
+    if is_listed:
+        server.handle_listed({}, [FRONTEND.rank])
+        server.handle_listed({SUCCESSOR.rank: SUCCESSOR.epoch}, [])
+    server.handle_event(PeerUp(SUCCESSOR, 1))
+    assert server.core.unfinished_count() == 2, "its RESYNC has not come"
+    server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    assert server.core.unfinished_count() == 1
+    finish_step(server, token_id=5)
+    assert channel.sent[-1][0] == SUCCESSOR
+    assert tokens_sent(channel) == [(0, [5])]
+    server.core.check_invariants()
+
+
+@pytest.mark.parametrize("has_resynced", [True, False])
+async def test_whatever_a_lower_term_says_late_does_nothing(has_resynced: bool) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, attrs.evolve(add(), credit=1)))
+    server.handle_event(PeerUp(SUCCESSOR, 1))
+    if has_resynced:
+        server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    before, sent = server.core.statistics(), len(channel.sent)
+    late: list[ChannelEvent] = [
+        Received(FRONTEND, AbortRequests([RequestKey("a", 1)])),
+        Received(FRONTEND, GrantCredit([Grant("a", 1, 99)])),
+        Received(FRONTEND, attrs.evolve(add(), attempt=9)),
+        Received(FRONTEND, add("late")),
+        Received(FRONTEND, UtilityCall(1, Utility.STATISTICS)),
+        misread_add(attempt=9, priority=""),
+        Received(FRONTEND, Resync([])),
+    ]
+    for event in late:
+        server.handle_event(event)
+    server.handle_event(PeerDown(FRONTEND, "cut"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.handle_event(Received(FRONTEND, Resync([])))
+    assert (server.core.statistics(), len(channel.sent)) == (before, sent)
+    assert server.core.take_outputs() == {}
+    assert server.homes.fenced == {Fenced.LOWER_TERM: len(late) + 1}
+    assert channel.forgotten == [FRONTEND]
+    if not has_resynced:
+        server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, 1)])))
+    finish_step(server, token_id=5)
+    assert (channel.sent[-1][0], tokens_sent(channel)) == (SUCCESSOR, [(0, [5])])
+
+
+async def test_a_successor_that_does_not_come_in_time_finds_nothing(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, channel = make_server()
+    await nursery.start(server.run_orphan_watch)
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_listed({}, [FRONTEND.rank])
+    await trio.sleep(9.0)
+    server.handle_listed({SUCCESSOR.rank: SUCCESSOR.epoch}, [])
+    server.handle_event(PeerUp(SUCCESSOR, 1))  # and holds its RESYNC back
+    await trio.sleep(9.0)
+    assert server.core.unfinished_count() == 1, "its time has begun anew"
+    await trio.sleep(1.1)
+    assert server.core.unfinished_count() == 0
+    server.handle_event(Received(SUCCESSOR, Resync([LiveRequest("a", 1, 0, None)])))
+    assert channel.sent[-1] == (SUCCESSOR, ResyncReply([RequestKey("a", 1)]))
+    nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_a_link_that_stays_down_orphans_its_requests(
@@ -251,8 +327,10 @@ async def test_a_link_that_stays_down_orphans_its_requests(
 ) -> None:
     server, _ = make_server()
     await nursery.start(server.run_orphan_watch)
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.handle_event(Received(FRONTEND, add()))
+    await trio.sleep(60.0)
+    assert server.core.unfinished_count() == 1, "it is there"
     server.handle_event(PeerDown(FRONTEND, "a gap"))
     await trio.sleep(9.9)
     assert server.core.unfinished_count() == 1
@@ -266,7 +344,7 @@ async def test_what_a_broken_link_loses_is_counted_and_nothing_raised() -> None:
     begin_link(server)
     channel.down.add(FRONTEND)
     sent = len(channel.sent)
-    server.deliver({FRONTEND: StepOutputs(1, [])})
+    server.deliver({FRONTEND.rank: StepOutputs(1, [])})
     assert (server.sends_dropped, len(channel.sent)) == (1, sent)
 
 
@@ -299,7 +377,7 @@ async def test_every_linked_frontend_hears_of_counts_that_changed_once() -> None
     finish_step(server, token_id=5)
     server.report_statistics()
     assert reports_sent(channel)[2:] == [(FRONTEND, 1, 7), (other, 1, 0)]
-    server.give_up(FRONTEND)
+    server.handle_listed({other.rank: other.epoch}, [])
     server.report_statistics()
     assert reports_sent(channel)[4:] == [(other, 0, 0)]
 
@@ -379,29 +457,6 @@ async def test_a_tree_that_takes_too_long_is_given_up(
     await trio.sleep(TREE_TIMEOUT_S + 0.1)
     assert channel.sent == [(FRONTEND, UtilityReply(7, error="the task tree took too long"))]
     nursery.cancel_scope.cancel("the test is over")
-
-
-ANNA, BERT = Peer("frontend", 1, 1), Peer("frontend", 2, 1)
-
-
-def test_a_frontend_is_given_up_once_after_its_time() -> None:
-    watch = OrphanWatch(orphan_s=10.0)
-    watch.handle_down(ANNA, now=1.0)
-    watch.handle_down(ANNA, now=9.0)  # a repeat does not extend the wait
-    assert watch.next_deadline() == 11.0
-    assert watch.handle_timeout(10.9) == []
-    assert watch.handle_timeout(11.0) == [ANNA]
-    assert watch.handle_timeout(99.0) == []
-    assert watch.next_deadline() == math.inf
-
-
-def test_a_link_that_comes_back_saves_its_requests() -> None:
-    watch = OrphanWatch(orphan_s=10.0)
-    watch.handle_down(ANNA, now=0.0)
-    watch.handle_down(BERT, now=5.0)
-    watch.handle_up(ANNA)
-    assert watch.next_deadline() == 15.0
-    assert watch.handle_timeout(20.0) == [BERT]
 
 
 def output(name: str, size: int, *, of_prompt: bool = False) -> RequestOutput:

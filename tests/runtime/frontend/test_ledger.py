@@ -1,5 +1,6 @@
 """Exactly once, whatever is dropped, doubled, delayed or dies; one case after the other."""
 
+import attrs
 import pytest
 
 from triolet.engine.messages import (
@@ -11,12 +12,13 @@ from triolet.engine.messages import (
     LiveRequest,
     RequestKey,
     RequestOutput,
+    Resync,
     ResyncReply,
     StepOutputs,
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
-from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
+from triolet.runtime.frontend.ledger import ATTEMPTS_OF_A_TERM, Ledger
 from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Refusal, Send
 from triolet.transports.links.channel import Peer
 
@@ -77,14 +79,35 @@ def row(index: int, token_id: int, *, attempt: int = 1) -> StepOutputs:
 
 
 def test_an_added_request_is_known_and_numbered() -> None:
-    ledger = Ledger(epoch=3)
+    ledger = Ledger(term=3)
     message = ledger.handle_add(request(), ENGINE, 0.0)
-    assert message.attempt == 3 * ATTEMPTS_OF_AN_EPOCH + 1
+    assert message.attempt == 3 * ATTEMPTS_OF_A_TERM + 1
     assert not message.replayed
     assert (len(ledger), ledger.in_flight(ENGINE), ledger.in_flight(OTHER)) == (1, 1, 0)
     with pytest.raises(RequestIdInUse):
         ledger.handle_add(request(), OTHER, 0.0)
     assert ledger.handle_add(request("s"), OTHER, 0.0).attempt == message.attempt + 1
+    ledger.check_invariants()
+
+
+def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
+    ledger = Ledger(term=3)
+    earlier = [2 * ATTEMPTS_OF_A_TERM + number for number in (4, 7)]
+    for name, attempt in zip("rs", earlier, strict=True):
+        sent = attrs.evolve(request(name, 8), attempt=attempt, output_token_ids=[5, 6])
+        ledger.handle_adopted(sent, ENGINE, 0.0)
+    ledger.check_invariants()
+    assert ledger.peers() == [ENGINE]
+    with pytest.raises(RequestIdInUse):
+        ledger.handle_adopted(request(), OTHER, 0.0)
+    assert ledger.handle_peer_up(ENGINE) == Resync(
+        [LiveRequest(name, attempt, 2, 8) for name, attempt in zip("rs", earlier, strict=True)]
+    )
+    assert ledger.in_flight(ENGINE, up_to=earlier[0]) == 1
+    assert deliver(ledger, ENGINE, outputs(2, [7], attempt=earlier[0])) == [7]
+    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("s", earlier[1])]), 1.0)
+    assert (again.attempt, again.output_token_ids) == (3 * ATTEMPTS_OF_A_TERM + 1, [5, 6])
+    assert again.replayed
     ledger.check_invariants()
 
 

@@ -115,8 +115,8 @@ async def test_a_dead_frontend_is_replaced_and_relisted() -> None:
         bed.kill(0)
         assert await bed.passed() == "0 2"
         listed: list[FrontendMembership] = bed.diary.of(FrontendMembership)
-        epochs = [[frontend.epoch for frontend in snapshot.frontends] for snapshot in listed]
-        assert epochs == [[1], [], [2]]
+        homes = [([each.term for each in one.frontends], one.awaited) for one in listed]
+        assert homes == [([1], []), ([], [0]), ([2], [])]
         assert listed[-1].frontends[0].input_endpoint == "in-2"
         assert bed.diary.of(ChildGone)[0].cause == "was killed by SIGKILL"
 
@@ -232,6 +232,16 @@ async def test_the_others_serve_on_when_one_is_given_up_and_know_why() -> None:
         while not (failed := (await facts_of(child))["failed"]):
             pass
         assert failed == f"0 {bed.fleet.processes.failed[0]};"
+
+
+async def test_a_home_awaits_a_successor_until_it_is_given_up() -> None:
+    async with open_bed(["ready", "ready", "raise"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        bed.kill(0)
+        await bed.diary.wait_for(ChildFailed)
+        listed: list[FrontendMembership] = bed.diary.of(FrontendMembership)
+        assert [one.awaited for one in listed[-2:]] == [[0], []]
+        assert [frontend.rank for frontend in listed[-1].frontends] == [1]
 
 
 async def test_one_that_was_given_up_is_revived() -> None:

@@ -72,13 +72,37 @@ def test_suspects_that_have_passed_are_not_listed() -> None:
     assert (membership.suspects, membership.refused) == ({b"x": 7}, {b"z": 9.0})
 
 
-def test_a_frontend_replaces_its_predecessor() -> None:
+def test_a_frontend_replaces_its_predecessor_under_a_later_term() -> None:
     directory = FrontendDirectory()
-    directory.handle_ready(FrontendAddress(0, 1, "a", "b"))
-    second = directory.handle_ready(FrontendAddress(0, 2, "c", "d"))
-    assert [address.epoch for address in second.frontends] == [2]
+    terms = [directory.handle_starting(rank) for rank in (0, 1, 0)]
+    assert terms == [1, 2, 3], "of all homes together"
+    second = directory.handle_ready(FrontendAddress(0, 3, "c", "d"))
+    assert ([address.term for address in second.frontends], second.awaited) == ([3], [])
     assert directory.handle_gone(0).frontends == []
-    assert directory.handle_gone(0).number == 4
+    assert directory.handle_gone(0).number == 3
+
+
+def test_a_home_awaits_its_next_owner_until_that_is_up_or_none_is_to_come() -> None:
+    directory = FrontendDirectory()
+    for rank in (0, 1):
+        directory.handle_ready(FrontendAddress(rank, directory.handle_starting(rank), "a", "b"))
+        directory.handle_gone(rank)
+    assert directory.snapshot().awaited == [0, 1]
+    successor = FrontendAddress(0, directory.handle_starting(0), "c", "d")
+    assert directory.snapshot().awaited == [0, 1], "it boots"
+    assert directory.handle_ready(successor).awaited == [1]
+    assert directory.handle_failed(1).awaited == []
+    directory.handle_starting(2)
+    assert directory.handle_gone(2).awaited == [], "it was never up"
+
+
+def test_who_comes_up_after_its_home_was_given_away_is_not_listed() -> None:
+    directory = FrontendDirectory()
+    late = FrontendAddress(0, directory.handle_starting(0), "a", "b")
+    owner = FrontendAddress(0, directory.handle_starting(0), "c", "d")
+    assert directory.handle_ready(late).frontends == []
+    directory.handle_ready(owner)
+    assert directory.handle_ready(late).frontends == [owner]
 
 
 CALL = ForeignCall(
