@@ -22,7 +22,7 @@ test:
 	checked=$$(date +%s); \
 	TRIOLET_SECONDS_INSTALL=$$((installed - started)) \
 	TRIOLET_SECONDS_LINT=$$((checked - installed)) \
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST)
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check .

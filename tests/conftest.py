@@ -1,9 +1,9 @@
 """Order of the test run, and its time by tier.
 
-Tiers run from the quickest to the slowest, so that a mistake shows early; of the two processes that
-`make test` has, whatever the machine, one begins in the middle, among those that wait. Each tier
-has a budget in minutes, printed beside what its tests took together; a run half as long again as
-the whole budget fails.
+Tiers run from the quickest to the slowest, so that a mistake shows early. `make test` runs two
+files at a time, whatever the machine; by files, as two chaos campaigns beside each other have too
+little of two cores. Each tier has a budget in minutes, printed beside what its tests took together;
+a run half as long again as the whole budget fails.
 
 Tests marked `end_to_end` or `chaos` wait for real processes on a machine that may stand still: one
 of them that fails is run once more. The run then ends with `flaky: NAMES`, and the first failure is

@@ -117,14 +117,10 @@ TREE = ProcessTree(
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The folder of all runs, so that other servers of this user are none of ours.
-
-    Short: a socket's path has 107 bytes at most.
-    """
-    folder = tmp_path_factory.mktemp("x")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    return folder / "triolet"
+def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The folder of all runs, so that other servers of this user are none of ours."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "triolet"
 
 
 async def answer(call: ControlCall, place: Place | None) -> str:

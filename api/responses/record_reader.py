@@ -122,7 +122,7 @@ class RecordReader:
 
     def _take_deltas(self, stop: int, characters_max: int) -> Delta | None:
         first, record = self._delta, self.record
-        if stop - first > 1 and record.size - self._size > characters_max:
+        if stop - first > 1 and self.lag > characters_max:
             size = 0
             for end in range(first + 1, stop):
                 size += len(record.text_between(end - 1, end))

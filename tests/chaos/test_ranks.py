@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -20,6 +19,7 @@ from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.chaos.served_run import SPARE
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.errors import NoEngineLeft, UtilityFailed
+from triolet.runtime.frontend.generation import GenerationStream
 from triolet.transports.links.zmq_channel import HubChannel
 
 from ..end_to_end.server import DEADLINE_S, MARK, marked_processes, remains, wait_until
@@ -100,8 +100,10 @@ async def test_each_rank_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remains(mark, run_id) == []
 
 
-# Half of a stream's tokens: with 2 in flight some are computed and never applied.
+# Half of a stream's tokens: with 2 in flight some are computed and never applied. Streams have
+# credit up to the next kill but one, so that none ends before all were made, however slow one is.
 KILLS = (1, 7, 20, 33, 46)
+TOKENS = 60
 FORM = StructuredOutputs.regex("[a-z ]{40,60}")
 REQUESTS: dict[str, dict[str, Any]] = {
     "penalties": {"temperature": 0.8, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
@@ -124,17 +126,46 @@ def prompt_of(name: str) -> str | PromptEmbeds:
     return PromptEmbeds(rows.tobytes(), rows.shape, "bfloat16")
 
 
-async def ask_all(runtime: triolet.Runtime, on_token: Callable[[int], None]) -> dict[str, Any]:
-    """What each request of `REQUESTS` gets, all at once; told how many tokens the first one has."""
+@attrs.define
+class Kills:
+    """Due when the first request has so many tokens; `streams` wait at their credit."""
+
+    due: trio.Event = attrs.field(factory=trio.Event)
+    killed: list[int] = attrs.field(factory=list)
+    streams: list[GenerationStream] = attrs.field(factory=list)
+
+    def note(self, tokens: int) -> None:
+        if len(self.killed) < len(KILLS) and tokens >= KILLS[len(self.killed)]:
+            self.due.set()
+
+    async def run(self, runtime: triolet.Runtime, victim: str) -> None:
+        while True:
+            await self.due.wait()
+            tree = await engine_tree(runtime, 1)
+            pid = tree.pid if victim == "engine" else tree.processes[0].pid
+            if pid in self.killed:
+                continue  # it is shown until its successor is
+            os.kill(pid, signal.SIGKILL)
+            self.killed.append(pid)
+            self.due = trio.Event()
+            now, then = [*KILLS, TOKENS, TOKENS][len(self.killed) :][:2]
+            for stream in self.streams:
+                stream.grant(then - now)
+
+
+async def ask_all(runtime: triolet.Runtime, kills: Kills | None = None) -> dict[str, Any]:
+    """What each request of `REQUESTS` gets, all at once."""
     found: dict[str, Any] = {}
 
     async def ask(name: str) -> None:
-        fields: dict[str, Any] = {"max_tokens": 60, "seed": 1, "ignore_eos": True, **REQUESTS[name]}
-        params = SamplingParams(**fields)
-        async with runtime.generate(prompt_of(name), params) as stream:
+        fields = {"max_tokens": TOKENS, "seed": 1, "ignore_eos": True, **REQUESTS[name]}
+        params, credit = SamplingParams(**fields), None if kills is None else KILLS[1]
+        async with runtime.generate(prompt_of(name), params, credit=credit) as stream:
+            if kills is not None:
+                kills.streams.append(stream)
             async for _ in stream:
-                if name == "penalties":
-                    on_token(len(stream.token_ids))
+                if kills is not None and name == "penalties":
+                    kills.note(len(stream.token_ids))
         choices = [(each.token_ids, each.text, each.finish_reason) for each in stream.choices]
         usage = attrs.evolve(stream.usage, cached_tokens=0)
         found[name] = (choices, stream.logprobs, stream.prompt_logprobs, usage)
@@ -149,31 +180,14 @@ async def ask_all(runtime: triolet.Runtime, on_token: Callable[[int], None]) -> 
     ("executor", "victim"), [("native", "worker"), ("torch", "worker"), ("native", "engine")]
 )
 async def test_every_kind_of_request_is_the_same_bits(executor: str, victim: str) -> None:
-    killed: list[int] = []  # each once: one that is killed may be shown until its successor is
-    kills = trio.Event()
-
-    def kill(tokens: int) -> None:
-        if len(killed) < len(KILLS) and tokens >= KILLS[len(killed)]:
-            kills.set()
-
-    async def run_kills(runtime: triolet.Runtime) -> None:
-        nonlocal kills
-        while True:
-            await kills.wait()
-            tree = await engine_tree(runtime, 1)
-            pid = tree.pid if victim == "engine" else tree.processes[0].pid
-            if pid not in killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-                kills = trio.Event()
-
+    kills = Kills()
     with trio.fail_after(4 * DEADLINE_S):
         async with triolet.open_runtime(executor=executor, threads=1) as runtime:
-            undisturbed = await ask_all(runtime, lambda tokens: None)
+            undisturbed = await ask_all(runtime)
             (engine,) = runtime.health().engines
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(run_kills, runtime)
-                disturbed = await ask_all(runtime, kill)
+                nursery.start_soon(kills.run, runtime, victim)
+                disturbed = await ask_all(runtime, kills)
                 nursery.cancel_scope.cancel("all have ended")
             for name, wanted in undisturbed.items():
                 assert disturbed[name] == wanted, name

@@ -82,15 +82,11 @@ def open_server(
             process.kill()
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Short: a socket's path has 107 bytes at most."""
-    return tmp_path_factory.mktemp("x")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signal.Signals) -> None:
-    with open_server(folder, frontends=("keep",)) as server:
+def test_a_signal_drains_and_the_end_is_good(
+    tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    with open_server(tmp_path, frontends=("keep",)) as server:
         with socket.create_connection(("127.0.0.1", server.port())) as client:
             assert client.recv(100) == b"0 2"
             children = children_of(server.process.pid)
@@ -100,7 +96,7 @@ def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signa
         assert server.end()[0] == 0
     assert len(children) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
-    assert os.listdir(folder / "triolet") == []
+    assert os.listdir(tmp_path / "triolet") == []
 
 
 async def test_signals_close_together_are_one_wish(mock_clock: trio.testing.MockClock) -> None:
@@ -131,12 +127,12 @@ async def test_sighup_is_left_alone_under_nohup() -> None:
         signal.signal(signal.SIGHUP, handler)
 
 
-def test_children_may_open_as_many_descriptors_as_the_system_allows(folder: pathlib.Path) -> None:
+def test_children_may_open_as_many_descriptors_as_the_system_allows(tmp_path: pathlib.Path) -> None:
     """What a shell allows is often fewer than the connections that one frontend takes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, DESCRIPTORS_WANTED) - 1, hard))
     try:
-        with open_server(folder) as server:
+        with open_server(tmp_path) as server:
             server.port()
             limits = [
                 resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -149,10 +145,10 @@ def test_children_may_open_as_many_descriptors_as_the_system_allows(folder: path
     assert limits == [(min(hard, DESCRIPTORS_WANTED), hard)] * 2
 
 
-def test_the_second_signal_aborts_even_what_hangs(folder: pathlib.Path) -> None:
+def test_the_second_signal_aborts_even_what_hangs(tmp_path: pathlib.Path) -> None:
     """The frontend is stopped with a connection open: it neither drains nor ends when asked."""
     with (
-        open_server(folder, frontends=("keep",)) as server,
+        open_server(tmp_path, frontends=("keep",)) as server,
         socket.create_connection(("127.0.0.1", server.port())) as client,
     ):
         assert client.recv(100) == b"0 2"
@@ -170,23 +166,23 @@ def test_the_second_signal_aborts_even_what_hangs(folder: pathlib.Path) -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
 
 
-def test_a_lost_engine_shows_in_the_exit_code(folder: pathlib.Path) -> None:
-    with open_server(folder, engines=("raise", "ready")) as server:
+def test_a_lost_engine_shows_in_the_exit_code(tmp_path: pathlib.Path) -> None:
+    with open_server(tmp_path, engines=("raise", "ready")) as server:
         server.read_until("engine 0: given up: it died too often")
         server.signal(signal.SIGINT)
         assert server.end()[0] == 3
 
 
-def test_without_any_engine_it_ends_by_itself(folder: pathlib.Path) -> None:
-    with open_server(folder, engines=("raise",)) as server:
+def test_without_any_engine_it_ends_by_itself(tmp_path: pathlib.Path) -> None:
+    with open_server(tmp_path, engines=("raise",)) as server:
         code, said = server.end()
     assert code == 3
     assert "triolet: no engine is left" in said
     assert "ValueError: told to raise" in said
 
 
-def test_a_refusal_is_one_sentence_and_a_failure(folder: pathlib.Path) -> None:
-    with open_server(folder, engines=("refuse",)) as server:
+def test_a_refusal_is_one_sentence_and_a_failure(tmp_path: pathlib.Path) -> None:
+    with open_server(tmp_path, engines=("refuse",)) as server:
         code, said = server.end()
     assert code == 1
     assert said.count("/m: is truncated") == 1

@@ -90,7 +90,7 @@ def test_poison_ends_two_engines_and_no_other_stream(engines: int) -> None:
     assert reached["stream finished"] == 7
 
 
-def test_nobody_is_suspected_of_a_death_from_outside() -> None:
+def test_a_death_from_outside_has_no_suspects() -> None:
     kills = [Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=20 * n) for n in range(1, 9)]
     reached = simulate([Setup(engines=1), *innocents(7), *kills]).reached
     assert reached["kill engine"] == 8
@@ -284,7 +284,7 @@ def test_any_other_stream_is_a_violation(
         go_wrong(stream, tokens[2:])
 
 
-def test_other_tokens_are_wanted_from_where_it_was_told_and_by_who_allows_it() -> None:
+def test_other_tokens_are_wanted_where_announced_and_allowed() -> None:
     model = Model(model_len=100, vocab_size=2000, eos=(1,), families=2)
     first, second = (each.tokens for each in want(REQUEST, model).wanted[0])
     allowing = want(attrs.evolve(REQUEST, inexact_ok=True), model)

@@ -43,11 +43,10 @@ from ..acting import ACTING_ENGINE, ACTING_FRONTEND, DEADLINE_S, Diary, acting_s
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The folder of all runs of this test. Short: a socket's path has 107 bytes at most."""
-    folder = tmp_path_factory.mktemp("x")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    return folder / "triolet"
+def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The folder of all runs of this test."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "triolet"
 
 
 def plan_of(
