@@ -1,7 +1,5 @@
 """Notes of the journal's fuzzer: each stream as it should be read, kept without the journal."""
 
-from array import array
-
 import attrs
 
 from ...engine.messages import AddRequest, FinishReason, TokenLogprobs
@@ -50,7 +48,7 @@ class ChoiceNote:
         return ChoiceSnapshot(
             attempt=self.attempt,
             engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
-            token_ids=array("I", self.tokens).tobytes(),
+            token_ids=list(self.tokens),
             logprobs=[LOGPROBS] * self.logprobs,
             cached_tokens=self.cached,
             client_credit=self.credit,

@@ -284,7 +284,7 @@ class JournalWorld:
             forged = seal(
                 encode_own(Deletion(self._name(which))),
                 RecordKind.OWN,
-                position=end,
+                end,
                 number=writer.number + (1 if lower else 2),
                 term=writer.term - lower,
             )

@@ -52,15 +52,7 @@ class JournalFile:
 
     def load(self, position: int, size: int) -> bytes:
         """Of the file, as much as there is. Raises `OSError`."""
-        if position >= SIZE_BYTES:
-            return b""
-        data = os.pread(self.fd, size, position)
-        while data and len(data) < size:
-            more = os.pread(self.fd, size - len(data), position + len(data))
-            if not more:
-                break
-            data += more
-        return data
+        return os.pread(self.fd, size, position) if position < SIZE_BYTES else b""
 
 
 @attrs.define(eq=False)

@@ -17,6 +17,7 @@ from ...transports.links.channel import Peer
 from .records import (
     HEAD_BYTES,
     HEADER_BYTES,
+    PAYLOAD_BYTES_MAX,
     SEGMENT_BYTES,
     JournalHeader,
     JournalSource,
@@ -27,7 +28,7 @@ from .records import (
 from .streams import JournalStreams
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # a frozen class takes three times as long to make
 class Record:
     """One good record: where it begins and ends, and what it says."""
 
@@ -74,6 +75,8 @@ class RecordWalk:
         if len(first) < HEAD_BYTES:
             return "a record's head is cut off"
         head = RecordHead.of(first)
+        if head.payload_bytes > PAYLOAD_BYTES_MAX:
+            return f"a record has {head.payload_bytes} bytes"
         size = HEAD_BYTES + head.payload_bytes
         whole = self._view(size)
         if len(whole) < size:

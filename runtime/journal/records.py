@@ -50,6 +50,10 @@ _WORDS: Final = struct.Struct("<Q56xQ")
 
 _HEAD = struct.Struct("<IQQIHBx")
 HEAD_BYTES: Final = _CRC.size + _HEAD.size
+# Twice what a stream may need at its worst. What a head says beyond it is not even loaded.
+PAYLOAD_BYTES_MAX: Final = 2**28
+# Sizes of frames, before them.
+PACKING_BYTES_MAX: Final = 1024
 # A checksum begins with the record's position, so that no record counts anywhere else.
 _SEED_BITS = 2**32 - 1
 
@@ -215,11 +219,6 @@ class Deletion:
     name: str
 
 
-def _whole_items(_instance: object, _attribute: object, data: bytes) -> None:
-    if len(data) % 4:
-        raise ValueError("token ids have four bytes each")
-
-
 @attrs.frozen(kw_only=True)
 class EngineEnd:
     """How the engine ended a choice, with its last token."""
@@ -233,13 +232,13 @@ class EngineEnd:
 
 @attrs.frozen(kw_only=True)
 class ChoiceSnapshot:
-    """All that records have said of one choice. `token_ids` are unsigned, of four bytes each."""
+    """All that records have said of one choice."""
 
     attempt: int = 0
     engine: EngineLife | None = None
     numerics_id: str = ""
     bitwise: bool = True
-    token_ids: bytes = attrs.field(default=b"", validator=_whole_items)
+    token_ids: list[int] = attrs.field(factory=list)
     logprobs: list[TokenLogprobs] = attrs.field(factory=list)
     prompt_logprobs: TokenLogprobs | None = None
     cached_tokens: int = 0
@@ -267,7 +266,7 @@ OwnRecord = (
 # A record's class goes by its place here: a new one is appended.
 _OWN: Final = Codec(
     *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion, Snapshot),
-    limits=CodecLimits(bytes_max=2**28),
+    limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
 
@@ -278,13 +277,7 @@ def encode_own(record: OwnRecord) -> bytes:
 
 
 def seal(
-    payload: Frame,
-    kind: RecordKind,
-    *,
-    position: int,
-    number: int,
-    term: int,
-    sender: Peer | None = None,
+    payload: Frame, kind: int, position: int, /, number: int, term: int, sender: Peer | None = None
 ) -> bytes:
     """The record around this payload that is to lie there."""
     epoch, rank = (0, 0) if sender is None else (sender.epoch, sender.rank)
@@ -304,7 +297,7 @@ def decode_payload(kind: int, payload: memoryview) -> object:
             raise MalformedMessage(f"a record of kind {kind}")
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # a frozen class takes three times as long to make
 class RecordHead:
     """What precedes a record's payload."""
 

@@ -8,9 +8,7 @@ Records of streams that the journal does not (any more) begin with are passed ov
 Sans-IO: records in, state out. `reader` reads them, adoption uses what is here.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Sequence
 
 import attrs
 
@@ -30,11 +28,6 @@ from .records import (
     Placement,
     Snapshot,
 )
-
-
-def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """As a snapshot has them."""
-    return array("I", token_ids).tobytes()
 
 
 @attrs.define(eq=False)
@@ -88,7 +81,7 @@ class JournalChoice:
             engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
             numerics_id=self.numerics_id,
             bitwise=self.bitwise,
-            token_ids=pack_tokens(self.token_ids),
+            token_ids=list(self.token_ids),
             logprobs=list(self.logprobs),
             prompt_logprobs=self.prompt_logprobs,
             cached_tokens=self.cached_tokens,
@@ -102,7 +95,7 @@ class JournalChoice:
         """As a snapshot says."""
         return cls(
             request=request,
-            token_ids=array("I", said.token_ids).tolist(),
+            token_ids=list(said.token_ids),
             attempt=said.attempt,
             peer=None if said.engine is None else said.engine.peer,
             numerics_id=said.numerics_id,
@@ -183,10 +176,9 @@ class JournalStreams:
         if not isinstance(message, StepOutputs):
             self.passed_over[type(message).__name__] += 1
             return
-        placed = self._placed.get(sender, {})
-        rows = zip(message.attempts, message.indices, message.token_ids, strict=True)
-        for attempt, index, token_id in rows:
-            choice = placed.get(attempt)
+        choices = map(self._placed.get(sender, {}).get, message.attempts)
+        rows = zip(choices, message.indices, message.token_ids, strict=True)
+        for choice, index, token_id in rows:
             if choice is None or index != len(token_ids := choice.token_ids):
                 self.passed_over["row"] += 1
                 continue
