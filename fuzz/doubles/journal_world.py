@@ -285,7 +285,7 @@ class JournalWorld:
                 encode_own(Deletion(self._name(which))),
                 RecordKind.OWN,
                 end,
-                number=writer.number + (1 if lower else 2),
+                writer.number + (1 if lower else 2),
                 term=writer.term - lower,
             )
         data[end:] = forged

@@ -277,7 +277,7 @@ def encode_own(record: OwnRecord) -> bytes:
 
 
 def seal(
-    payload: Frame, kind: int, position: int, /, number: int, term: int, sender: Peer | None = None
+    payload: Frame, kind: int, position: int, number: int, *, term: int, sender: Peer | None = None
 ) -> bytes:
     """The record around this payload that is to lie there."""
     epoch, rank = (0, 0) if sender is None else (sender.epoch, sender.rank)

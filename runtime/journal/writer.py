@@ -147,7 +147,7 @@ class JournalWriter:
 
         The hot path: once for each message. Raises `OSError`, and then nothing was appended.
         """
-        self._write(seal(frame, _MESSAGE, self.end, self.number + 1, self.term, sender))
+        self._write(seal(frame, _MESSAGE, self.end, self.number + 1, term=self.term, sender=sender))
 
     def append(self, record: OwnRecord) -> None:
         """A record of the frontend's own.
@@ -161,7 +161,7 @@ class JournalWriter:
         elif isinstance(record, Snapshot):
             assert record.admission.name in self._bases, f"{record.admission.name} is not there"
         begin = self.end
-        self._write(seal(payload, RecordKind.OWN, begin, self.number + 1, self.term))
+        self._write(seal(payload, RecordKind.OWN, begin, self.number + 1, term=self.term))
         match record:
             case AdmissionRecord(name=name):
                 self._bases[name] = _Base(begin, self.end - begin)

@@ -85,7 +85,7 @@ def test_what_was_not_published_is_not_read() -> None:
     memory, writer, _ = small_journal()
     memory.store(
         writer.end,
-        seal(frame(rows((1, 3, 13))), RecordKind.MESSAGE, writer.end, number=6, term=1),
+        seal(frame(rows((1, 3, 13))), RecordKind.MESSAGE, writer.end, 6, term=1),
     )
     assert read_journal(memory).number == 5
 
@@ -104,7 +104,7 @@ def test_a_record_that_cannot_follow_ends_it(
     number: int, term: int, position: int, payload: bytes, reason: str
 ) -> None:
     memory, writer, _ = small_journal()
-    record = seal(payload, RecordKind.OWN, writer.end + position, number=number, term=term)
+    record = seal(payload, RecordKind.OWN, writer.end + position, number, term=term)
     put(memory, record, writer.end)
     contents = read_journal(memory)
     assert reason in contents.fault
@@ -114,14 +114,14 @@ def test_a_record_that_cannot_follow_ends_it(
 
 def test_a_kind_of_a_later_version_ends_it() -> None:
     memory, writer, _ = small_journal()
-    record = seal(b"", 9, writer.end, number=6, term=1)
+    record = seal(b"", 9, writer.end, 6, term=1)
     put(memory, record, writer.end)
     assert "kind 9" in read_journal(memory).fault
 
 
 def test_a_size_beyond_all_memory_is_not_loaded() -> None:
     memory, writer, _ = small_journal()
-    record = seal(b"", RecordKind.OWN, writer.end, number=6, term=1)
+    record = seal(b"", RecordKind.OWN, writer.end, 6, term=1)
     put(memory, record[:4] + b"\xff\xff\xff\xff" + record[8:], writer.end)
     memory.publish(FILL_AT, 2**60)
     loads: list[int] = []

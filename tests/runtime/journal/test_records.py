@@ -118,7 +118,7 @@ def test_large_embeddings_travel_beside_the_fields() -> None:
 def test_an_engines_message_is_kept_as_it_was_sent() -> None:
     message = rows((2**33, 4, 17))
     payload = frame(message)
-    record = memoryview(seal(payload, RecordKind.MESSAGE, 999, number=8, term=3, sender=ENGINE))
+    record = memoryview(seal(payload, RecordKind.MESSAGE, 999, 8, term=3, sender=ENGINE))
     head = RecordHead.of(record)
     assert record[HEAD_BYTES:] == payload
     assert (head.number, head.term, head.sender, head.payload_bytes) == (8, 3, ENGINE, len(payload))
@@ -127,7 +127,7 @@ def test_an_engines_message_is_kept_as_it_was_sent() -> None:
 
 
 def test_any_flipped_bit_and_any_other_place_is_noticed() -> None:
-    record = seal(b"payload", RecordKind.OWN, 256, number=8, term=3)
+    record = seal(b"payload", RecordKind.OWN, 256, 8, term=3)
     assert RecordHead.of(memoryview(record)).is_of(memoryview(record), 256)
     assert not RecordHead.of(memoryview(record)).is_of(memoryview(record), 512)
     for bit in range(8 * len(record)):
