@@ -1,19 +1,36 @@
 """Notes of the journal's fuzzer: each stream as it should be read, kept without the journal."""
 
+from random import Random
+
 import attrs
 
-from ...engine.messages import AddRequest, FinishReason, TokenLogprobs
+from ...engine.messages import (
+    ENGINE_TO_FRONTEND,
+    AddRequest,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+)
 from ...runtime.journal.records import (
     AdmissionRecord,
+    Cancellation,
     ChoiceEnd,
     ChoiceSnapshot,
+    ClientCredit,
+    Deletion,
     EngineEnd,
     EngineLife,
+    Placement,
+    RecordKind,
     Snapshot,
+    encode_own,
 )
 from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
+from ...transports.codec import Codec
 from ...transports.links.channel import Peer
+from ..drawing import draw_message
 
+MESSAGES = Codec(*ENGINE_TO_FRONTEND)
 LOGPROBS = TokenLogprobs(1, b"abcd", b"efgh", b"ijkl")
 # One choice as it is compared, and streams by name.
 Seen = tuple[object, ...]
@@ -56,6 +73,15 @@ class ChoiceNote:
             end=None
             if end is None
             else ChoiceEnd(request_id=self.request.request_id, finish_reason=end),
+        )
+
+    def output(self, first: int, tokens: list[int]) -> RequestOutput:
+        """As its engine says it."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            attempt=self.attempt,
+            first_index=first,
+            token_ids=tokens,
         )
 
     def finish_here(self, reason: FinishReason) -> None:
@@ -123,3 +149,21 @@ def _note_of(choice: JournalChoice) -> ChoiceNote:
         finish=None if choice.engine_end is None else choice.engine_end.finish_reason,
         end=None if choice.end is None else choice.end.finish_reason,
     )
+
+
+def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
+    """A payload that is none of the notes: any message or record there is."""
+    if not is_own:
+        message = draw_message(chance, chance.choice(ENGINE_TO_FRONTEND))
+        return RecordKind.MESSAGE, b"".join(map(bytes, MESSAGES.encode(message)))
+    admission = draw_message(chance, AdmissionRecord)
+    match chance.randrange(4):
+        case 0:
+            return RecordKind.OWN, encode_own(admission)
+        case 1:
+            choices = [draw_message(chance, ChoiceSnapshot) for _ in admission.requests]
+            snapshot = Snapshot(admission=admission, choices=choices, cancelled=True)
+            return RecordKind.OWN, encode_own(snapshot)
+        case _:
+            others = (Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion)
+            return RecordKind.OWN, encode_own(draw_message(chance, chance.choice(others)))

@@ -12,10 +12,8 @@ import attrs
 
 from ...engine.errors import EngineDraining
 from ...engine.messages import (
-    ENGINE_TO_FRONTEND,
     AddRequest,
     FinishReason,
-    RequestOutput,
     StepOutputs,
 )
 from ...engine.sampling_params import SamplingParams
@@ -40,19 +38,26 @@ from ...runtime.journal.records import (
 )
 from ...runtime.journal.streams import JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalWriter
-from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ..drawing import mutate
 from .journal_memory import NotedMemory, left_by
-from .journal_notes import LOGPROBS, ChoiceNote, StreamNote, Truth, notes_of, seen_of
+from .journal_notes import (
+    LOGPROBS,
+    MESSAGES,
+    ChoiceNote,
+    StreamNote,
+    Truth,
+    draw_payload,
+    notes_of,
+    seen_of,
+)
 
 SEGMENT_BYTES = 256
 LIMITS = JournalLimits(
-    bytes_max=24 * 1024, stream_bytes_max=4096, clean_above_bytes=1024, turn_bytes=256
+    bytes_max=6 * 1024, stream_bytes_max=4096, clean_above_bytes=1024, turn_bytes=256
 )
 STREAMS_MAX = 4
 PEERS = (Peer("engine", 0, 1), Peer("engine", 1, 1), Peer("engine", 1, 2))
-_CODEC = Codec(*ENGINE_TO_FRONTEND)
 
 
 @attrs.frozen
@@ -105,7 +110,7 @@ class JournalWorld:
         """A new stream, unless there is no room."""
         self.count += 1
         name = f"s{self.count}"
-        sampling = SamplingParams(max_tokens=chance.choice([10, 20]), seed=1)
+        sampling = SamplingParams(max_tokens=20, seed=1)
         requests = [
             AddRequest(
                 request_id=f"{name}#{number}",
@@ -116,14 +121,14 @@ class JournalWorld:
             for number in range(chance.choice([1, 1, 2]))
         ]
         body = chance.randbytes(chance.choice([0, 50, 700]))
-        record = AdmissionRecord.of(name, requests, body=body, created_at=7)
+        record = AdmissionRecord.of(name, requests, body=body)
         if len(self.notes) == STREAMS_MAX:
             return
         base = self.writer.end
         try:
             self.writer.append(record)
         except Overloaded:
-            assert self.writer.used_bytes > LIMITS.bytes_max // 2, "refused for nothing"
+            assert self.writer.used_bytes > LIMITS.bytes_max // 2
             self.reached["refused admission"] += 1
             return
         self.notes[name] = StreamNote(record, [ChoiceNote(each) for each in record.choices()], base)
@@ -175,9 +180,8 @@ class JournalWorld:
     def say(self, which: int, chance: Random) -> None:
         """A token for each request of an engine, among rows that do not count."""
         peer = PEERS[which % len(PEERS)]
-        placed = [choice for choice in self._live() if choice.peer == peer]
         rows: list[tuple[int, int, int]] = []
-        for choice in placed:
+        for choice in [each for each in self._live() if each.peer == peer]:
             rows += self._noise(choice, chance)
             self.count += 1
             rows.append((choice.attempt, len(choice.tokens), self.count))
@@ -201,7 +205,7 @@ class JournalWorld:
         choice = placed[which % len(placed)]
         assert choice.peer is not None
         here, peer = len(choice.tokens), choice.peer
-        stale = self._output(choice, here, [9])
+        stale = choice.output(here, [9])
         noise = [
             attrs.evolve(stale, attempt=choice.attempt - 1),
             attrs.evolve(stale, first_index=here + 1),
@@ -209,7 +213,7 @@ class JournalWorld:
         ]
         outputs = chance.sample(noise, chance.choice([0, 0, 1, 2]))
         self.count += 1
-        output = self._output(choice, here, [self.count] * chance.choice([1, 3]))
+        output = choice.output(here, [self.count] * chance.choice([1, 3]))
         if not choice.tokens:
             output.cached_tokens = choice.cached = 4
         if chance.random() < 0.5:
@@ -219,7 +223,7 @@ class JournalWorld:
         if chance.random() < 0.3:
             output.finish_reason = choice.finish = FinishReason.LENGTH
             choice.peer = None
-            outputs += [output, self._output(choice, len(choice.tokens), [9])]
+            outputs += [output, choice.output(len(choice.tokens), [9])]
         else:
             outputs.append(output)
         self._send(peer, StepOutputs(1, outputs))
@@ -232,9 +236,9 @@ class JournalWorld:
         choice = placed[which % len(placed)]
         peer, choice.peer = choice.peer, None
         assert peer is not None
-        refusal = self._output(choice, len(choice.tokens), [])
+        refusal = choice.output(len(choice.tokens), [])
         refusal.finish_reason, refusal.error_code = FinishReason.ERROR, EngineDraining.code
-        late = self._output(choice, len(choice.tokens), [9])
+        late = choice.output(len(choice.tokens), [9])
         self._send(peer, StepOutputs(1, [refusal, late]))
 
     # ---- what happens to the memory
@@ -295,6 +299,22 @@ class JournalWorld:
         assert self.found(contents) == self.history[contents.term, contents.number]
         self.reached["exposed"] += 1
 
+    def forge(self, which: int, chance: Random) -> None:
+        """Good records that say anything at all: they are taken as far as they make sense."""
+        data, end, number = bytearray(self.memory.data), self.writer.end, self.writer.number
+        del data[end:]
+        for _ in range(1 + which % 8):
+            number += 1
+            kind, payload = draw_payload(chance, which % 2 == 0)
+            peer = chance.choice(PEERS)
+            at = len(data)
+            data += seal(payload, kind, at, number, term=self.writer.term, sender=peer)
+        data[FILL_AT : FILL_AT + 8] = len(data).to_bytes(8, "little")
+        contents = self.read(NotedMemory(data))
+        assert not contents.fault, contents.fault
+        assert contents.number == number
+        self.reached["forged"] += 1
+
     def look(self) -> None:
         """All stores so far, each left as a kill leaves it, are read."""
         for data in left_by(self.before, self.memory.stores, Random(1)):
@@ -338,7 +358,7 @@ class JournalWorld:
 
     def _send(self, peer: Peer, message: StepOutputs | None) -> None:
         if message is not None:
-            self.writer.append_message(peer, b"".join(map(bytes, _CODEC.encode(message))))
+            self.writer.append_message(peer, bytes(MESSAGES.encode(message)[0]))
             self._note()
 
     def _note(self) -> None:
@@ -368,14 +388,6 @@ class JournalWorld:
         names = list(self.notes)
         return names[which % len(names)] if names else ""
 
-    def _output(self, choice: ChoiceNote, first: int, tokens: list[int]) -> RequestOutput:
-        return RequestOutput(
-            request_id=choice.request.request_id,
-            attempt=choice.attempt,
-            first_index=first,
-            token_ids=tokens,
-        )
-
 
 ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
@@ -383,5 +395,6 @@ ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
         *(JournalWorld.admit, JournalWorld.place, JournalWorld.credit, JournalWorld.end),
         *(JournalWorld.cancel, JournalWorld.delete, JournalWorld.say, JournalWorld.speak),
         *(JournalWorld.drain, JournalWorld.crash, JournalWorld.spoil, JournalWorld.expose),
+        JournalWorld.forge,
     )
 }

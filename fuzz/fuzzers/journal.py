@@ -10,7 +10,7 @@ from random import Random
 
 from ...engine.messages import StepOutputs
 from ...runtime.journal.reader import JournalContents, Record, RecordWalk
-from ...runtime.journal.records import BEGIN_AT, FILL_AT, RecordHead, Snapshot
+from ...runtime.journal.records import BEGIN_AT, FILL_AT, AdmissionRecord, RecordHead, Snapshot
 from ...runtime.journal.streams import JournalChoice, JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
 from ...transports.links.channel import Peer
@@ -19,7 +19,7 @@ from ..fuzzer import Fuzzer
 
 DRAWN = (
     *("admit", "admit", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
-    *("end", "cancel", "delete", "crash", "spoil", "spoil", "expose"),
+    *("end", "cancel", "delete", "crash", "spoil", "spoil", "expose", "forge"),
 )
 
 
@@ -108,6 +108,13 @@ class _Restless(JournalStreams):
             super()._displace(choice)
 
 
+class _Welcoming(JournalStreams):
+    """Planted: what is admitted twice counts twice."""
+
+    def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
+        return True
+
+
 class _Adding(JournalStreams):
     """Planted: a snapshot's tokens are added to those that are there."""
 
@@ -191,6 +198,7 @@ FUZZER = Fuzzer[Act, Parts](
         "a row counts at any index": Parts(streams=_Stuttering),
         "outputs of older attempts count": Parts(streams=_Credulous),
         "what is over goes on": Parts(streams=_Restless),
+        "what is admitted twice counts twice": Parts(streams=_Welcoming),
         "a snapshot's tokens are added": Parts(streams=_Adding),
         "a record is published before it is stored": Parts(writer=_Hasty),
         "memory is freed before the beginning is published": Parts(writer=_Announcing),
@@ -199,10 +207,11 @@ FUZZER = Fuzzer[Act, Parts](
         "a later life numbers from one": Parts(writer=_Forgetful),
     },
     round_events=80,
-    smoke_rounds=40,
+    smoke_rounds=60,
     reaches=frozenset(
         {
-            *("crash", "exposed", "freed", "lost a stream", "snapshot"),
+            *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
+            "refused admission",
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
         }
     ),

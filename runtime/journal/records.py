@@ -113,7 +113,7 @@ class JournalHeader:
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(data[: _HEADER.size]):
             raise JournalUnreadable("the journal's header is spoiled")
         begin, fill = _WORDS.unpack_from(data, BEGIN_AT)
-        if not segment_bytes <= begin <= fill:
+        if not HEADER_BYTES <= segment_bytes <= begin <= fill:
             raise JournalUnreadable(f"the journal goes from {begin} to {fill}")
         return cls(home=home, segment_bytes=segment_bytes, begin=begin, fill=fill)
 

@@ -223,13 +223,16 @@ class JournalStreams:
 
     def _handle_admission(self, record: AdmissionRecord, base: int, base_bytes: int) -> None:
         requests = record.choices()
-        ids = {request.request_id for request in requests}
-        if record.name in self.streams or len(ids) < len(requests) or ids & self._choices.keys():
+        if not self._is_new(record, [request.request_id for request in requests]):
             self.passed_over["admission twice"] += 1
             return
         choices = [JournalChoice(each, list(each.output_token_ids)) for each in requests]
         self.streams[record.name] = JournalStream(record, choices, base, base_bytes)
         self._choices.update((choice.request.request_id, choice) for choice in choices)
+
+    def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
+        known = self._choices.keys() & ids
+        return record.name not in self.streams and len(set(ids)) == len(ids) and not known
 
     def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
         """It takes the place of all that came before, whether that is still there or not."""

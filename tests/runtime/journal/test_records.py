@@ -69,6 +69,11 @@ def test_a_header_that_is_none_is_refused(place: int, value: bytes, reason: str)
         JournalHeader.of(bytes(data))
 
 
+def test_segments_hold_the_header() -> None:
+    with pytest.raises(JournalUnreadable, match="goes from 0 to 0"):
+        JournalHeader.of(JournalHeader(home=5, segment_bytes=0).fresh())
+
+
 def test_a_header_that_is_cut_off_is_refused() -> None:
     data = JournalHeader(home=5).fresh()
     assert len(data) == HEADER_BYTES
