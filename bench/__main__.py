@@ -32,6 +32,7 @@ BENCHMARKS = {
     "server_tree": 3,
     "bridge": 5,
     "step_ring": 5,
+    "journal": 3,
     "engine_core": 5,
     "masks": 3,
     "kernels": 10,

@@ -6,6 +6,7 @@
      |    +-- PromptRefused           an engine takes less than we believed
      |    +-- ChatTemplateMissing     the model has no chat template: send text or token ids
      |    +-- RequestQuarantined     engines died of this prompt; refused for a while
+     |    +-- JournalStreamTooLarge   what it may need of the journal is more than one may
      |    +-- ChatTemplateRefused     the template refused these messages
      +-- ModelFolderError
      |    +-- ChatTemplateBroken      the model's template does not compile
@@ -64,6 +65,19 @@ class RequestQuarantined(InvalidRequest):
         " {self.seconds:.0f} s; do not send it again before, and report it to the operator"
     )
     seconds: float
+
+
+@attrs.frozen
+class JournalStreamTooLarge(InvalidRequest):
+    """A request's tokens and logprobs could need more of the journal than one stream may."""
+
+    code: ClassVar[str] = "journal_stream_too_large"
+    sentence: ClassVar[str] = (
+        "this request may need {self.needed_bytes} bytes of the journal, more than"
+        " {self.bytes_max}; ask for fewer tokens, logprobs or embeddings"
+    )
+    needed_bytes: int
+    bytes_max: int
 
 
 @attrs.frozen

@@ -36,7 +36,8 @@ ROOMS = {
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
     ],
     "runtime": [
-        "errors", "events", "messages", "config", "text", "processes", "frontend", "runtime", "llm",
+        "errors", "events", "messages", "config", "text", "processes", "journal", "frontend",
+        "runtime", "llm",
     ],
     "api": [
         "errors", "settings", "metrics", "schema", "http", "openai", "responses",

@@ -16,11 +16,12 @@ from ...engine.errors import EngineError
 from ...engine.messages import AddRequest, EngineReady, RequestOutput, ResyncReply, StepOutputs
 from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Refusal
+from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry
 from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
+from ...runtime.journal.judgement import Refusal
 from ...transports.links.channel import Peer
+from ..doubles.ledger_world import ATTEMPTS_MAX, WAIT_S, Act, LedgerWorld
 from ..fuzzer import Fuzzer
-from .ledger_world import ATTEMPTS_MAX, WAIT_S, Act, LedgerWorld
 
 ACTS = (
     *("add", "say", "say", "say", "deliver", "deliver"),

@@ -9,7 +9,7 @@ import trio
 
 from ...engine.core.engine_core import EngineCore
 from ...runtime.frontend.core_client import CoreClient
-from ...runtime.frontend.ledger_entry import Refusal
+from ...runtime.journal.judgement import Refusal
 from ...transports.links.channel import Peer
 from ...transports.links.link_header import Mishap
 from ...transports.links.memory_channel import MemoryHub

@@ -41,16 +41,15 @@ from ...engine.messages import (
 )
 from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
+from ..journal.judgement import Refusal, judge
 from .ledger_entry import (
     Accepted,
     Latencies,
     LedgerEntry,
     LedgerStatus,
-    Refusal,
     RequestSink,
     RequestState,
     Send,
-    judge,
 )
 from .replay_policy import ReplayPolicy
 

@@ -26,7 +26,6 @@ from ...engine.messages import (
     AbortRequests,
     AddRequest,
     EngineReady,
-    FinishReason,
     GrantCredit,
     RequestOutput,
 )
@@ -184,44 +183,6 @@ class LedgerEntry:
             replayed=self.is_replayed,
             in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
-
-
-class Refusal(enum.StrEnum):
-    """Why an output was not accepted."""
-
-    UNKNOWN_REQUEST = "unknown_request"  # ended here already, as after every abort
-    OTHER_ENGINE = "other_engine"  # the request has moved on
-    OLD_ATTEMPT = "old_attempt"
-    # Links are numbered and engines say nothing before the RESYNC that begins one, so that these
-    # two are faults of an engine; a new generation of the link makes up for them.
-    REPEATED = "repeated"  # begins below the next index
-    GAP = "gap"  # begins above it: something between was lost
-
-
-def judge(entry: LedgerEntry | None, peer: Peer, output: RequestOutput) -> Refusal | None:
-    """Why an output does not count; None if it does. The cases, in this order:
-
-    - no such request: it has ended here, as after every abort;
-    - another attempt: said before the request was sent again;
-    - another engine: the request has moved on;
-    - exactly next: it counts;
-    - beyond that: something between was lost;
-    - below that: it came before. An early end without tokens counts all the same: where we have
-      more tokens than the engine, the request is over at the engine nevertheless.
-    """
-    if entry is None:
-        return Refusal.UNKNOWN_REQUEST
-    if entry.attempt != output.attempt:
-        return Refusal.OLD_ATTEMPT
-    if entry.peer is not peer and entry.peer != peer:
-        return Refusal.OTHER_ENGINE
-    next_index, first = len(entry.token_ids), output.first_index
-    if first == next_index:
-        return None
-    if first > next_index:
-        return Refusal.GAP
-    is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
-    return None if is_early and not output.token_ids else Refusal.REPEATED
 
 
 @attrs.frozen

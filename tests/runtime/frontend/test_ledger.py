@@ -19,7 +19,8 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_A_TERM, Ledger
-from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Refusal, Send
+from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Send
+from triolet.runtime.journal.judgement import Refusal
 from triolet.transports.links.channel import Peer
 
 ENGINE = Peer("engine", 0, 1)

@@ -1,0 +1,169 @@
+"""Notes of the journal's fuzzer: each stream as it should be read, kept without the journal."""
+
+from random import Random
+
+import attrs
+
+from ...engine.messages import (
+    ENGINE_TO_FRONTEND,
+    AddRequest,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+)
+from ...runtime.journal.records import (
+    AdmissionRecord,
+    Cancellation,
+    ChoiceEnd,
+    ChoiceSnapshot,
+    ClientCredit,
+    Deletion,
+    EngineEnd,
+    EngineLife,
+    Placement,
+    RecordKind,
+    Snapshot,
+    encode_own,
+)
+from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
+from ...transports.codec import Codec
+from ...transports.links.channel import Peer
+from ..drawing import draw_message
+
+MESSAGES = Codec(*ENGINE_TO_FRONTEND)
+LOGPROBS = TokenLogprobs(1, b"abcd", b"efgh", b"ijkl")
+# One choice as it is compared, and streams by name.
+Seen = tuple[object, ...]
+Truth = dict[str, Seen]
+
+
+@attrs.define(eq=False)
+class ChoiceNote:
+    """One choice as it should be read."""
+
+    request: AddRequest
+    tokens: list[int] = attrs.field(factory=list)
+    attempt: int = 0
+    peer: Peer | None = None
+    logprobs: int = 0
+    cached: int = 0
+    credit: int = 0
+    finish: FinishReason | None = None
+    end: FinishReason | None = None
+
+    def seen(self) -> Seen:
+        """As it is compared."""
+        request = self.request
+        return (
+            *(request.request_id, len(request.prompt_token_ids), self.attempt, self.peer),
+            *(tuple(self.tokens), self.logprobs, self.cached, self.credit, self.finish, self.end),
+        )
+
+    def snapshot(self) -> ChoiceSnapshot:
+        """As its owner would write it."""
+        peer, finish, end = self.peer, self.finish, self.end
+        return ChoiceSnapshot(
+            attempt=self.attempt,
+            engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
+            token_ids=list(self.tokens),
+            logprobs=[LOGPROBS] * self.logprobs,
+            cached_tokens=self.cached,
+            client_credit=self.credit,
+            engine_end=None if finish is None else EngineEnd(finish_reason=finish),
+            end=None
+            if end is None
+            else ChoiceEnd(request_id=self.request.request_id, finish_reason=end),
+        )
+
+    def output(self, first: int, tokens: list[int]) -> RequestOutput:
+        """As its engine says it."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            attempt=self.attempt,
+            first_index=first,
+            token_ids=tokens,
+        )
+
+    def finish_here(self, reason: FinishReason) -> None:
+        """By the frontend."""
+        self.end, self.peer = reason, None
+
+
+@attrs.define(eq=False)
+class StreamNote:
+    """One stream as it should be read."""
+
+    admission: AdmissionRecord
+    choices: list[ChoiceNote]
+    # Where its latest admission or snapshot lies.
+    base: int
+    cancelled: bool = False
+
+    def seen(self) -> Seen:
+        """As it is compared."""
+        return (self.cancelled, *(choice.seen() for choice in self.choices))
+
+    def snapshot(self) -> Snapshot:
+        """As its owner would write it."""
+        return Snapshot(
+            admission=self.admission,
+            choices=[choice.snapshot() for choice in self.choices],
+            cancelled=self.cancelled,
+        )
+
+
+def seen_of(stream: JournalStream) -> Seen:
+    """What was read, as it is compared."""
+    return (stream.cancelled, *map(_seen_of_choice, stream.choices))
+
+
+def _seen_of_choice(choice: JournalChoice) -> Seen:
+    request, end, finish = choice.request, choice.end, choice.engine_end
+    return (
+        *(request.request_id, len(request.prompt_token_ids), choice.attempt, choice.peer),
+        *(tuple(choice.token_ids), len(choice.logprobs), choice.cached_tokens),
+        *(choice.client_credit, None if finish is None else finish.finish_reason),
+        None if end is None else end.finish_reason,
+    )
+
+
+def notes_of(streams: JournalStreams) -> dict[str, StreamNote]:
+    """Of a life whose last records were lost: what was read, and judged before."""
+    return {
+        name: StreamNote(
+            stream.admission, list(map(_note_of, stream.choices)), stream.base, stream.cancelled
+        )
+        for name, stream in streams.streams.items()
+    }
+
+
+def _note_of(choice: JournalChoice) -> ChoiceNote:
+    return ChoiceNote(
+        request=choice.request,
+        tokens=list(choice.token_ids),
+        attempt=choice.attempt,
+        peer=choice.peer,
+        logprobs=len(choice.logprobs),
+        cached=choice.cached_tokens,
+        credit=choice.client_credit,
+        finish=None if choice.engine_end is None else choice.engine_end.finish_reason,
+        end=None if choice.end is None else choice.end.finish_reason,
+    )
+
+
+def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
+    """A payload that is none of the notes: any message or record there is."""
+    if not is_own:
+        message = draw_message(chance, chance.choice(ENGINE_TO_FRONTEND))
+        return RecordKind.MESSAGE, b"".join(map(bytes, MESSAGES.encode(message)))
+    admission = draw_message(chance, AdmissionRecord)
+    match chance.randrange(4):
+        case 0:
+            return RecordKind.OWN, encode_own(admission)
+        case 1:
+            choices = [draw_message(chance, ChoiceSnapshot) for _ in admission.requests]
+            snapshot = Snapshot(admission=admission, choices=choices, cancelled=True)
+            return RecordKind.OWN, encode_own(snapshot)
+        case _:
+            others = (Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion)
+            return RecordKind.OWN, encode_own(draw_message(chance, chance.choice(others)))

@@ -1,0 +1,218 @@
+"""Fuzzes the journal with drawn records, kills between and within stores, and spoiled bytes.
+
+Invariant: a reader finds what was published, all of it where bytes are whole, and true as of some
+record where they are spoiled; it never raises anything but that this is no journal.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+from ...engine.messages import StepOutputs
+from ...runtime.journal.reader import JournalContents, Record, RecordWalk
+from ...runtime.journal.records import BEGIN_AT, FILL_AT, AdmissionRecord, RecordHead, Snapshot
+from ...runtime.journal.streams import JournalChoice, JournalStreams
+from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
+from ...transports.links.channel import Peer
+from ..doubles.journal_world import Act, JournalWorld, Parts
+from ..fuzzer import Fuzzer
+
+DRAWN = (
+    *("admit", "admit", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
+    *("end", "cancel", "delete", "crash", "spoil", "spoil", "expose", "forge"),
+)
+
+
+def draw(chance: Random, count: int) -> list[Act]:
+    """Acts are equally likely, as often as they are listed."""
+    return [
+        Act(chance.choice(DRAWN), chance.randrange(2**16), chance.randrange(2**32))
+        for _ in range(count)
+    ]
+
+
+def check(acts: Sequence[Act], parts: Parts) -> Counter[str]:
+    """All of it, and at the end each store of the last life."""
+    world = JournalWorld(parts)
+    for act in acts:
+        world.apply(act)
+    world.look()
+    return world.reached
+
+
+class _Believing(RecordWalk):
+    """Planted: checksums are not looked at."""
+
+    def _is_good(self, head: RecordHead, record: memoryview) -> bool:
+        return True
+
+
+class _Unfenced(RecordWalk):
+    """Planted: records of a lower term are taken."""
+
+    def _next(self) -> Record | str:
+        term, self.term = self.term, 0
+        try:
+            return super()._next()
+        finally:
+            self.term = term
+
+
+class _Unnumbered(RecordWalk):
+    """Planted: a record may follow any other one."""
+
+    def _next(self) -> Record | str:
+        number, self.number = self.number, 0
+        try:
+            return super()._next()
+        finally:
+            self.number = number
+
+
+class _Stuttering(JournalStreams):
+    """Planted: a row counts at any index."""
+
+    def handle_message(self, sender: Peer, message: object) -> None:
+        """As if each were next."""
+        if isinstance(message, StepOutputs):
+            for place, attempt in enumerate(message.attempts):
+                choice = self._placed.get(sender, {}).get(attempt)
+                if choice is not None:
+                    message.indices[place] = len(choice.token_ids)
+                    super().handle_message(
+                        sender, StepOutputs(1, [], [attempt], message.indices[place : place + 1],
+                                            message.token_ids[place : place + 1])
+                    )  # fmt: skip
+            message = StepOutputs(1, message.outputs)
+        super().handle_message(sender, message)
+
+
+class _Credulous(JournalStreams):
+    """Planted: outputs of older attempts count."""
+
+    def handle_message(self, sender: Peer, message: object) -> None:
+        """As if all were of the present ones."""
+        if isinstance(message, StepOutputs):
+            for output in message.outputs:
+                choice = self.choice(output.request_id)
+                if choice is not None and output.attempt < choice.attempt:
+                    output.attempt = choice.attempt
+        super().handle_message(sender, message)
+
+
+class _Restless(JournalStreams):
+    """Planted: what is over goes on."""
+
+    def _displace(self, choice: JournalChoice) -> None:
+        if not choice.is_over:
+            super()._displace(choice)
+
+
+class _Welcoming(JournalStreams):
+    """Planted: what is admitted twice counts twice."""
+
+    def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
+        return True
+
+
+class _Adding(JournalStreams):
+    """Planted: a snapshot's tokens are added to those that are there."""
+
+    def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
+        before = self.streams.get(record.admission.name)
+        super()._handle_snapshot(record, base, base_bytes)
+        if before is not None:
+            after = self.streams[record.admission.name]
+            for choice, earlier in zip(after.choices, before.choices, strict=True):
+                choice.token_ids[:0] = earlier.token_ids
+
+
+class _Hasty(JournalWriter):
+    """Planted: a record is published before it is stored."""
+
+    def _write(self, record: bytes) -> None:
+        self.memory.publish(FILL_AT, self.end + len(record))
+        super()._write(record)
+
+
+class _Announcing(JournalWriter):
+    """Planted: memory is given back before the beginning is published."""
+
+    def _free(self) -> None:
+        begin, freed = self._oldest(), self._floor(self.begin)
+        if self._floor(begin) != freed:
+            self.memory.free(freed, self._floor(begin))
+            self.memory.publish(BEGIN_AT, begin)
+            self.begin = begin
+
+
+class _Greedy(JournalWriter):
+    """Planted: memory is given back before the snapshots of its streams are published."""
+
+    def due(self) -> list[str]:
+        """Free up to what is behind these."""
+        names = super().due()
+        later = [base.position for name, base in self._bases.items() if name not in names]
+        begin, freed = min(later, default=self.end), self._floor(self.begin)
+        if names and self._floor(begin) > freed:
+            self.memory.publish(BEGIN_AT, begin)
+            self.memory.free(freed, self._floor(begin))
+            self.begin = begin
+        return names
+
+
+class _Rounding(JournalWriter):
+    """Planted: the beginning is a segment's, not a record's."""
+
+    def _oldest(self) -> int:
+        return self._floor(super()._oldest())
+
+
+class _Forgetful(JournalWriter):
+    """Planted: a later life numbers its records from one again."""
+
+    @classmethod
+    def resume(
+        cls,
+        memory: JournalMemory,
+        contents: JournalContents,
+        term: int,
+        limits: JournalLimits | None = None,
+    ) -> JournalWriter:
+        """As the first one."""
+        writer = super().resume(memory, contents, term, limits)
+        writer.number = 0
+        return writer
+
+
+FUZZER = Fuzzer[Act, Parts](
+    name="journal",
+    invariant="a reader finds what was published, and nothing beyond the last good record",
+    draw=draw,
+    check=check,
+    target=Parts(),
+    faults={
+        "checksums are not looked at": Parts(reader=_Believing),
+        "records of a lower term are taken": Parts(reader=_Unfenced),
+        "numbers are not looked at": Parts(reader=_Unnumbered),
+        "a row counts at any index": Parts(streams=_Stuttering),
+        "outputs of older attempts count": Parts(streams=_Credulous),
+        "what is over goes on": Parts(streams=_Restless),
+        "what is admitted twice counts twice": Parts(streams=_Welcoming),
+        "a snapshot's tokens are added": Parts(streams=_Adding),
+        "a record is published before it is stored": Parts(writer=_Hasty),
+        "memory is freed before the beginning is published": Parts(writer=_Announcing),
+        "memory is freed before snapshots are published": Parts(writer=_Greedy),
+        "the beginning is no record's": Parts(writer=_Rounding),
+        "a later life numbers from one": Parts(writer=_Forgetful),
+    },
+    round_events=80,
+    smoke_rounds=60,
+    reaches=frozenset(
+        {
+            *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
+            "refused admission",
+            *("spoiled, stopped", "spoiled, whole", "unreadable"),
+        }
+    ),
+)

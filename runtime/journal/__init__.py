@@ -1,0 +1,1 @@
+"""Journal of a frontend: what it promised, in memory that outlives it."""

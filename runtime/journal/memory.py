@@ -1,0 +1,120 @@
+"""Memory of a journal: one sparse memfd, made and held by the root, written by a frontend.
+
+Positions in the journal are offsets in the file, which has room for more than is ever written; only
+what was stored and not given back takes pages. Its size is sealed, so that no frontend can shrink
+what its successor reads. A writer maps the header, and of the rest one segment at a time.
+
+A word is published by assigning to an item of a `memoryview` of format "Q", which CPython stores by
+one `mov` of eight bytes (`pack_single`, disassembled; ctypes and numpy do the same). `struct` is no
+way to do it: with "<" it stores byte by byte, and in either format it clears the place first, which
+another process has been seen to read.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from .records import HEADER_BYTES, SEGMENT_BYTES, JournalHeader
+
+# More than a frontend writes in any life: years at 100 MB/s.
+SIZE_BYTES = 2**56
+_SIZE_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+# From the kernel's falloc.h; Python does not name them.
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def create_journal(home: int, segment_bytes: int = SEGMENT_BYTES) -> int:
+    """The descriptor of an empty journal, the caller's to close. Raises `OSError`."""
+    fd = os.memfd_create(f"triolet-journal-{home}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, SIZE_BYTES)
+        os.pwrite(fd, JournalHeader(home=home, segment_bytes=segment_bytes).fresh(), 0)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@attrs.frozen
+class JournalFile:
+    """Reads a journal by its descriptor, which the caller owns. System calls: nothing can fault."""
+
+    fd: int
+
+    def load(self, position: int, size: int) -> bytes:
+        """Of the file, as much as there is. Raises `OSError`."""
+        return os.pread(self.fd, size, position) if position < SIZE_BYTES else b""
+
+
+@attrs.define(eq=False)
+class MappedJournal:
+    """A writer's view of a journal."""
+
+    fd: int
+    segment_bytes: int
+    _words: memoryview
+    # The segment that was written last; None before the first.
+    _window: mmap.mmap | None = attrs.field(default=None, init=False)
+    _window_begin: int = attrs.field(default=0, init=False)
+
+    def store(self, position: int, data: bytes) -> None:
+        """Into the segment that is mapped, or piece by piece into those that are to be."""
+        first = position - self._window_begin
+        if self._window is not None and 0 <= first <= self.segment_bytes - len(data):
+            self._window[first : first + len(data)] = data
+            return
+        done = 0
+        while done < len(data):
+            window = self._map(position + done)
+            first = position + done - self._window_begin
+            piece = data[done : done + self.segment_bytes - first]
+            window[first : first + len(piece)] = piece
+            done += len(piece)
+
+    def publish(self, position: int, value: int) -> None:
+        """One aligned word of the header."""
+        self._words[position >> 3] = value
+
+    def free(self, begin: int, end: int) -> None:
+        """Punch a hole. Raises `OSError`."""
+        if begin < end and _libc.fallocate(self.fd, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
+            raise OSError(ctypes.get_errno(), "a journal's memory cannot be given back")
+
+    def close(self) -> None:
+        """Unmap what is mapped but the header."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+    def _map(self, position: int) -> mmap.mmap:
+        begin = position - position % self.segment_bytes
+        if self._window is None or self._window_begin != begin:
+            window = mmap.mmap(self.fd, self.segment_bytes, offset=begin)
+            self.close()
+            self._window, self._window_begin = window, begin
+        return self._window
+
+
+@contextmanager
+def open_mapped_journal(fd: int, segment_bytes: int) -> Iterator[MappedJournal]:
+    """To write; the caller owns the descriptor. Raises `OSError`, `ValueError`."""
+    with (
+        mmap.mmap(fd, mmap.PAGESIZE) as header,
+        memoryview(header) as view,
+        view.cast("Q") as words,
+    ):
+        assert len(view) >= HEADER_BYTES
+        journal = MappedJournal(fd, segment_bytes, words)
+        try:
+            yield journal
+        finally:
+            journal.close()

@@ -1,0 +1,325 @@
+"""Record format of a frontend's journal.
+
+A journal is a run of bytes that grows at its end and is freed at its beginning. Positions in it are
+offsets in its memory, and never come back; the memory behind freed ones is given back, so it is
+sparse. It is counted in *segments*; the first holds the header alone, and a record may span any
+number of the others.
+
+    header    magic (8 bytes) · version (4) · segment bytes (4) · home (4) · crc of these (4),
+              begin (8) at byte 64, fill (8) at byte 128: a cache line for each that is written
+    record    crc of all that follows (4) · payload bytes (4) · number (8) · writer's term (8) ·
+              sender's epoch (4) · sender's rank (2) · kind (1) · 0 (1) · payload
+
+Records lie between `begin` and `fill`, which each are stored by a single store of eight bytes after
+what they announce. Numbers count by one, terms never fall: the root numbers each ownership of a
+journal's home by a term. A record of kind MESSAGE is what an engine sent, verbatim, so tokens and
+their end are one record, and tokens cost nothing each. Everything else is OWN: one of the classes
+here, which the codec has encoded. All is little-endian, checksums are crc32c.
+
+Sans-IO: bytes in, bytes out. `writer` and `reader` use it, `memory` holds it.
+"""
+
+import enum
+import struct
+from functools import lru_cache
+from typing import Final, Protocol, Self
+
+import attrs
+from crc32c import crc32c
+
+from ...engine.messages import ENGINE_TO_FRONTEND, AddRequest, FinishReason, TokenLogprobs
+from ...transports.array import Frame
+from ...transports.codec import (
+    Codec,
+    CodecLimits,
+    MalformedMessage,
+    pack_frames,
+    unpack_frames,
+)
+from ...transports.links.channel import Peer
+
+VERSION: Final = 1
+MAGIC: Final = b"triolet\x1a"
+# So much is given back at a time; a page-wise one would cost a system call every 4 KiB.
+SEGMENT_BYTES: Final = 2**20
+_HEADER = struct.Struct("<8sIII")
+_CRC = struct.Struct("<I")
+HEADER_BYTES: Final = 136
+BEGIN_AT, FILL_AT = 64, 128
+_WORDS: Final = struct.Struct("<Q56xQ")
+
+_HEAD = struct.Struct("<IQQIHBx")
+HEAD_BYTES: Final = _CRC.size + _HEAD.size
+# Twice what a stream may need at its worst. What a head says beyond it is not even loaded.
+PAYLOAD_BYTES_MAX: Final = 2**28
+# Sizes of frames, before them.
+PACKING_BYTES_MAX: Final = 1024
+# A checksum begins with the record's position, so that no record counts anywhere else.
+_SEED_BITS = 2**32 - 1
+
+
+class RecordKind(enum.IntEnum):
+    """Whose payload it is."""
+
+    MESSAGE = 1  # of an engine
+    OWN = 2  # of the frontend
+
+
+@attrs.frozen
+class JournalUnreadable(Exception):
+    """This is no journal of this version; `reason` is a sentence."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class JournalSource(Protocol):
+    """Bytes of a journal. A part that is not there comes back short."""
+
+    def load(self, position: int, size: int) -> bytes:
+        """A copy of so many bytes."""
+
+
+# ---- header
+
+
+@attrs.frozen(kw_only=True)
+class JournalHeader:
+    """What a journal says of itself. `begin` and `fill` as they were when it was read."""
+
+    home: int
+    segment_bytes: int = SEGMENT_BYTES
+    begin: int = 0
+    fill: int = 0
+
+    def fresh(self) -> bytes:
+        """The header of an empty journal."""
+        head = _HEADER.pack(MAGIC, VERSION, self.segment_bytes, self.home)
+        head += _CRC.pack(crc32c(head))
+        return head.ljust(BEGIN_AT, b"\0") + _WORDS.pack(self.segment_bytes, self.segment_bytes)
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """Of a journal's first bytes. Raises `JournalUnreadable`."""
+        if len(data) < HEADER_BYTES:
+            raise JournalUnreadable(f"{len(data)} bytes are no journal")
+        magic, version, segment_bytes, home = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise JournalUnreadable("these bytes are no journal")
+        if version != VERSION:
+            raise JournalUnreadable(f"the journal has format {version}; this reads {VERSION}")
+        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(data[: _HEADER.size]):
+            raise JournalUnreadable("the journal's header is spoiled")
+        begin, fill = _WORDS.unpack_from(data, BEGIN_AT)
+        if not HEADER_BYTES <= segment_bytes <= begin <= fill:
+            raise JournalUnreadable(f"the journal goes from {begin} to {fill}")
+        return cls(home=home, segment_bytes=segment_bytes, begin=begin, fill=fill)
+
+
+# ---- records
+
+
+@attrs.frozen(kw_only=True)
+class AdmissionRecord:
+    """A client's request was taken. Written before its first choice is sent.
+
+    Times are of CLOCK_MONOTONIC, but `created_at`, which clients see. The limits in `requests` are
+    settled, seeds are drawn. All choices have one prompt: it is in the first alone.
+    """
+
+    name: str
+    requests: list[AddRequest] = attrs.field(validator=attrs.validators.min_len(1))
+    # Which reader takes the body: of responses, of chats, …
+    surface: str = ""
+    body: bytes = b""
+    created_at: int = 0
+    deadline_ns: int | None = None
+
+    def choices(self) -> list[AddRequest]:
+        """The requests, each with the prompt."""
+        first = self.requests[0]
+        return [
+            first,
+            *(
+                attrs.evolve(
+                    request,
+                    prompt_token_ids=first.prompt_token_ids,
+                    prompt_embeds=first.prompt_embeds,
+                )
+                for request in self.requests[1:]
+            ),
+        ]
+
+    @classmethod
+    def of(cls, name: str, choices: list[AddRequest], **rest: object) -> Self:
+        """With the prompt in the first choice alone."""
+        bare = [attrs.evolve(each, prompt_token_ids=[], prompt_embeds=None) for each in choices[1:]]
+        return cls(name=name, requests=[*choices[:1], *bare], **rest)  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class EngineLife:
+    """An engine's place and life."""
+
+    rank: int
+    epoch: int
+
+    @property
+    def peer(self) -> Peer:
+        """As links name it."""
+        return Peer("engine", self.rank, self.epoch)
+
+
+@attrs.frozen
+class Placement:
+    """A choice goes to this engine as this attempt; without engine, it waits for one.
+
+    Written before it is sent. `numerics_id` and `bitwise` are what a replay must match.
+    """
+
+    request_id: str
+    attempt: int
+    engine: EngineLife | None
+    numerics_id: str = ""
+    bitwise: bool = True
+
+
+@attrs.frozen
+class ClientCredit:
+    """The client takes a choice's tokens up to this index; a lower one than before is ignored."""
+
+    request_id: str
+    credit: int
+
+
+@attrs.frozen(kw_only=True)
+class ChoiceEnd:
+    """A choice ended here and not by what its engine said: a stop string, an abort, an error."""
+
+    request_id: str
+    finish_reason: FinishReason
+    stop: str = ""
+    error: str = ""
+    error_code: str = ""
+
+
+@attrs.frozen
+class Cancellation:
+    """The client cancelled the whole of it; its choices' ends follow."""
+
+    name: str
+
+
+@attrs.frozen
+class Deletion:
+    """Nothing of it is wanted any more, it was deleted or its time is over."""
+
+    name: str
+
+
+@attrs.frozen(kw_only=True)
+class EngineEnd:
+    """How the engine ended a choice, with its last token."""
+
+    finish_reason: FinishReason
+    stop_token_id: int | None = None
+    error: str = ""
+    error_code: str = ""
+    complete: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ChoiceSnapshot:
+    """All that records have said of one choice."""
+
+    attempt: int = 0
+    engine: EngineLife | None = None
+    numerics_id: str = ""
+    bitwise: bool = True
+    token_ids: list[int] = attrs.field(factory=list)
+    logprobs: list[TokenLogprobs] = attrs.field(factory=list)
+    prompt_logprobs: TokenLogprobs | None = None
+    cached_tokens: int = 0
+    client_credit: int = 0
+    engine_end: EngineEnd | None = None
+    end: ChoiceEnd | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """All of a stream so far. It takes the place of every earlier record of it."""
+
+    admission: AdmissionRecord
+    choices: list[ChoiceSnapshot]
+    cancelled: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.choices) != len(self.admission.requests):
+            raise ValueError("as many choices as requests")
+
+
+OwnRecord = (
+    AdmissionRecord | Placement | ClientCredit | ChoiceEnd | Cancellation | Deletion | Snapshot
+)
+# A record's class goes by its place here: a new one is appended.
+_OWN: Final = Codec(
+    *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion, Snapshot),
+    limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
+)
+_MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
+
+
+def encode_own(record: OwnRecord) -> bytes:
+    """A record's payload. Raises `MessageTooLarge`."""
+    return b"".join(pack_frames(_OWN.encode(record)))
+
+
+def seal(
+    payload: Frame, kind: int, position: int, number: int, *, term: int, sender: Peer | None = None
+) -> bytes:
+    """The record around this payload that is to lie there."""
+    epoch, rank = (0, 0) if sender is None else (sender.epoch, sender.rank)
+    head = _HEAD.pack(len(payload), number, term, epoch, rank, kind)
+    crc = crc32c(payload, crc32c(head, position & _SEED_BITS))
+    return b"".join((_CRC.pack(crc), head, payload))
+
+
+def decode_payload(kind: int, payload: memoryview) -> object:
+    """The message or own record. Raises `MalformedMessage`."""
+    match kind:
+        case RecordKind.MESSAGE:
+            return _MESSAGES.decode([payload])
+        case RecordKind.OWN:
+            return _OWN.decode(unpack_frames(payload))
+        case _:
+            raise MalformedMessage(f"a record of kind {kind}")
+
+
+@attrs.define(eq=False)  # a frozen class takes three times as long to make
+class RecordHead:
+    """What precedes a record's payload."""
+
+    crc: int
+    payload_bytes: int
+    number: int
+    term: int
+    sender: Peer
+    kind: int
+
+    @classmethod
+    def of(cls, data: memoryview) -> Self:
+        """Of a record's first bytes."""
+        size, number, term, epoch, rank, kind = _HEAD.unpack_from(data, _CRC.size)
+        return cls(_CRC.unpack_from(data)[0], size, number, term, _engine(rank, epoch), kind)
+
+    def is_of(self, record: memoryview, position: int) -> bool:
+        """Whether this is the whole record, as it was written there."""
+        return crc32c(record[_CRC.size :], position & _SEED_BITS) == self.crc
+
+
+# An engine's messages come in thousands; a spoiled sender must not be kept for ever.
+@lru_cache(maxsize=64)
+def _engine(rank: int, epoch: int) -> Peer:
+    return EngineLife(rank, epoch).peer

@@ -1,0 +1,286 @@
+"""Streams of a journal: what its records say of each client's request, applied one by one.
+
+A *stream* is one client's request with its choices. Engines' messages are judged as the frontend's
+ledger judges them (`judge`), so that verbatim frames, with all that the ledger refused, come to the
+same tokens: each at exactly the next index, of the present attempt, from the engine that has it.
+Records of streams that the journal does not (any more) begin with are passed over and counted.
+
+Sans-IO: records in, state out. `reader` reads them, adoption uses what is here.
+"""
+
+from collections import Counter
+
+import attrs
+
+from ...engine.errors import EngineDraining
+from ...engine.messages import AddRequest, RequestOutput, StepOutputs, TokenLogprobs
+from ...transports.links.channel import Peer
+from .judgement import judge
+from .records import (
+    AdmissionRecord,
+    Cancellation,
+    ChoiceEnd,
+    ChoiceSnapshot,
+    ClientCredit,
+    Deletion,
+    EngineEnd,
+    EngineLife,
+    Placement,
+    Snapshot,
+)
+
+
+@attrs.define(eq=False)
+class JournalChoice:
+    """One choice of a stream, as far as its records go."""
+
+    request: AddRequest
+    token_ids: list[int] = attrs.field(factory=list)
+    # 0 and None before the first placement; no engine either once it waits for another, or ended.
+    attempt: int = 0
+    peer: Peer | None = None
+    numerics_id: str = ""
+    bitwise: bool = True
+    # Of the tokens in order, where they were asked for.
+    logprobs: list[TokenLogprobs] = attrs.field(factory=list)
+    prompt_logprobs: TokenLogprobs | None = None
+    cached_tokens: int = 0  # as the first engine said
+    client_credit: int = 0
+    engine_end: EngineEnd | None = None
+    end: ChoiceEnd | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.engine_end is not None or self.end is not None
+
+    def handle_output(self, output: RequestOutput) -> None:
+        """An output that counts."""
+        if output.token_ids:
+            if not self.token_ids:
+                self.cached_tokens = output.cached_tokens
+            self.token_ids.extend(output.token_ids)
+        if output.logprobs is not None:
+            self.logprobs.append(output.logprobs)
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
+        if output.finish_reason is not None:
+            self.engine_end = EngineEnd(
+                finish_reason=output.finish_reason,
+                stop_token_id=output.stop_token_id,
+                error=output.error,
+                error_code=output.error_code,
+                complete=output.complete,
+            )
+
+    def snapshot(self) -> ChoiceSnapshot:
+        """All of it."""
+        peer = self.peer
+        return ChoiceSnapshot(
+            attempt=self.attempt,
+            engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
+            numerics_id=self.numerics_id,
+            bitwise=self.bitwise,
+            token_ids=list(self.token_ids),
+            logprobs=list(self.logprobs),
+            prompt_logprobs=self.prompt_logprobs,
+            cached_tokens=self.cached_tokens,
+            client_credit=self.client_credit,
+            engine_end=self.engine_end,
+            end=self.end,
+        )
+
+    @classmethod
+    def of(cls, request: AddRequest, said: ChoiceSnapshot) -> "JournalChoice":
+        """As a snapshot says."""
+        return cls(
+            request=request,
+            token_ids=list(said.token_ids),
+            attempt=said.attempt,
+            peer=None if said.engine is None else said.engine.peer,
+            numerics_id=said.numerics_id,
+            bitwise=said.bitwise,
+            logprobs=list(said.logprobs),
+            prompt_logprobs=said.prompt_logprobs,
+            cached_tokens=said.cached_tokens,
+            client_credit=said.client_credit,
+            engine_end=said.engine_end,
+            end=said.end,
+        )
+
+
+@attrs.define(eq=False)
+class JournalStream:
+    """One client's request."""
+
+    admission: AdmissionRecord
+    choices: list[JournalChoice]
+    # Where its latest admission or snapshot begins, and the bytes of that: all before is not used.
+    base: int
+    base_bytes: int
+    cancelled: bool = False
+
+    def snapshot(self) -> Snapshot:
+        """All of it, as one record."""
+        return Snapshot(
+            admission=self.admission,
+            choices=[choice.snapshot() for choice in self.choices],
+            cancelled=self.cancelled,
+        )
+
+
+@attrs.define(eq=False)
+class JournalStreams:
+    """All streams of a journal, by name, in the order of their bases."""
+
+    streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
+    # Records, or parts of messages, that did not count.
+    passed_over: Counter[str] = attrs.field(factory=Counter, init=False)
+    # The same choices by request id, and those that an engine has by that and attempt.
+    _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
+    _placed: dict[Peer, dict[int, JournalChoice]] = attrs.field(factory=dict, init=False)
+
+    def choice(self, request_id: str) -> JournalChoice | None:
+        """The choice of this request, over or not."""
+        return self._choices.get(request_id)
+
+    def handle_own(self, record: object, base: int, base_bytes: int) -> None:
+        """A record of the frontend, and where it lies."""
+        match record:
+            case AdmissionRecord():
+                self._handle_admission(record, base, base_bytes)
+            case Snapshot():
+                self._handle_snapshot(record, base, base_bytes)
+            case Placement(request_id=request_id):
+                choice = self._live(request_id)
+                if choice is not None:
+                    self._place(choice, record)
+            case ClientCredit(request_id=request_id, credit=credit):
+                choice = self._live(request_id)
+                if choice is not None:
+                    choice.client_credit = max(choice.client_credit, credit)
+            case ChoiceEnd(request_id=request_id):
+                choice = self._live(request_id)
+                if choice is not None:
+                    choice.end = record
+                    self._displace(choice)
+            case Cancellation(name=name) if name in self.streams:
+                self.streams[name].cancelled = True
+            case Deletion(name=name) if name in self.streams:
+                self._delete(name)
+            case _:
+                self.passed_over[type(record).__name__] += 1
+
+    def handle_message(self, sender: Peer, message: object) -> None:
+        """What an engine sent, the ledger's refusals included."""
+        if not isinstance(message, StepOutputs):
+            self.passed_over[type(message).__name__] += 1
+            return
+        choices = map(self._placed.get(sender, {}).get, message.attempts)
+        rows = zip(choices, message.indices, message.token_ids, strict=True)
+        for choice, index, token_id in rows:
+            if choice is None or index != len(token_ids := choice.token_ids):
+                self.passed_over["row"] += 1
+                continue
+            token_ids.append(token_id)
+        for output in message.outputs:
+            choice = self._choices.get(output.request_id)
+            if choice is not None and choice.is_over:
+                choice = None
+            if judge(choice, sender, output) is not None or choice is None:
+                self.passed_over["output"] += 1
+            elif output.error_code == EngineDraining.code:
+                self._displace(choice)
+            else:
+                choice.handle_output(output)
+                if choice.is_over:
+                    self._displace(choice)
+
+    def check_invariants(self) -> None:
+        """The indexes agree with the streams, which are in the order of their bases."""
+        bases = [stream.base for stream in self.streams.values()]
+        assert bases == sorted(set(bases))
+        choices = [choice for stream in self.streams.values() for choice in stream.choices]
+        assert {id(choice) for choice in choices} == set(map(id, self._choices.values()))
+        placed = {
+            (peer, attempt): choice
+            for peer, found in self._placed.items()
+            for attempt, choice in found.items()
+        }
+        for choice in choices:
+            assert self._choices[choice.request.request_id] is choice
+            assert choice.peer is None or not choice.is_over
+            if choice.peer is not None:
+                assert placed.pop((choice.peer, choice.attempt)) is choice
+        assert not placed
+
+    def _live(self, request_id: str) -> JournalChoice | None:
+        choice = self._choices.get(request_id)
+        if choice is None or choice.is_over:
+            self.passed_over["late"] += 1
+            return None
+        return choice
+
+    def _handle_admission(self, record: AdmissionRecord, base: int, base_bytes: int) -> None:
+        requests = record.choices()
+        if not self._is_new(record, [request.request_id for request in requests]):
+            self.passed_over["admission twice"] += 1
+            return
+        choices = [JournalChoice(each, list(each.output_token_ids)) for each in requests]
+        self.streams[record.name] = JournalStream(record, choices, base, base_bytes)
+        self._choices.update((choice.request.request_id, choice) for choice in choices)
+
+    def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
+        known = self._choices.keys() & ids
+        return record.name not in self.streams and len(set(ids)) == len(ids) and not known
+
+    def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
+        """It takes the place of all that came before, whether that is still there or not."""
+        name = record.admission.name
+        if name in self.streams:
+            self._delete(name)
+        self._handle_admission(record.admission, base, base_bytes)
+        stream = self.streams.get(name)
+        if stream is None:
+            return
+        stream.cancelled = record.cancelled
+        stream.choices = [
+            JournalChoice.of(choice.request, said)
+            for choice, said in zip(stream.choices, record.choices, strict=True)
+        ]
+        for choice in stream.choices:
+            self._choices[choice.request.request_id] = choice
+            peer, choice.peer = choice.peer, None
+            if peer is not None and not choice.is_over:
+                self._put(choice, peer)
+
+    def _place(self, choice: JournalChoice, record: Placement) -> None:
+        self._displace(choice)
+        choice.attempt = record.attempt
+        if record.engine is not None:
+            choice.numerics_id, choice.bitwise = record.numerics_id, record.bitwise
+            self._put(choice, record.engine.peer)
+
+    def _put(self, choice: JournalChoice, peer: Peer) -> None:
+        """An attempt names one choice: the later one, if a record says otherwise."""
+        placed = self._placed.setdefault(peer, {})
+        before = placed.get(choice.attempt)
+        if before is not None:
+            self._displace(before)
+            placed = self._placed.setdefault(peer, {})
+        placed[choice.attempt] = choice
+        choice.peer = peer
+
+    def _displace(self, choice: JournalChoice) -> None:
+        if choice.peer is None:
+            return
+        placed = self._placed[choice.peer]
+        del placed[choice.attempt]
+        if not placed:
+            del self._placed[choice.peer]
+        choice.peer = None
+
+    def _delete(self, name: str) -> None:
+        for choice in self.streams.pop(name).choices:
+            self._displace(choice)
+            del self._choices[choice.request.request_id]

@@ -1,0 +1,253 @@
+"""Writer of a journal: appends records, and keeps the journal short.
+
+    begin                 oldest base ... latest base                    end (published: fill)
+      | freed at next turn    | records, some of streams that ended        |
+
+A stream's *base* is its admission or its latest snapshot: whatever precedes the oldest base is
+freed, whole segments of it. When the journal is longer than `clean_above_bytes` its owner writes
+snapshots of the streams with the oldest bases (`due`), half a byte at most for each byte by which
+the journal grows, so that it stays within about twice of what its streams need.
+
+The order of stores is what makes it survive a SIGKILL between any two of them, or within one: a
+record, then the fill count; the fill count behind a snapshot, then `begin`; `begin`, then the
+memory before it is given back. x86-64 makes stores visible in the order of the program.
+
+Sans-IO: what to store goes to a `JournalMemory`.
+"""
+
+from collections import OrderedDict
+from typing import Final, Protocol
+
+import attrs
+
+from ...engine.messages import AddRequest
+from ...transports.array import Frame
+from ...transports.links.channel import Peer
+from ..errors import JournalStreamTooLarge, Overloaded
+from .reader import JournalContents
+from .records import (
+    BEGIN_AT,
+    FILL_AT,
+    AdmissionRecord,
+    Deletion,
+    OwnRecord,
+    RecordKind,
+    Snapshot,
+    encode_own,
+    seal,
+)
+
+# The journal grows by so much between two turns of cleaning, of which each writes as much as half
+# of that: some 0.1 ms of work at a time.
+TURN_BYTES = 64 * 1024
+# Of small streams, so many are cleaned at a turn.
+TURN_STREAMS_MAX = 16
+# At most, of a token in a snapshot; and of a logprob with its token and rank.
+_TOKEN_BYTES = 5
+_LOGPROB_BYTES = 12
+_MESSAGE: Final = RecordKind.MESSAGE.value  # an enumeration's member takes 30 ns to look up
+
+
+class JournalMemory(Protocol):
+    """Where a journal is. Stores become visible to others in the order in which they are made."""
+
+    def store(self, position: int, data: bytes) -> None:
+        """Write these bytes, in any order. Raises `OSError`, and then has changed nothing known."""
+
+    def publish(self, position: int, value: int) -> None:
+        """Write one word by a single store."""
+
+    def free(self, begin: int, end: int) -> None:
+        """Give the memory between back; it reads as zeros, if at all."""
+
+
+@attrs.frozen(kw_only=True)
+class JournalLimits:
+    """Bounds of a frontend's journal, in bytes."""
+
+    # Where admission refuses. What was admitted goes on: credit and lengths bound it.
+    bytes_max: int = attrs.field(default=256 * 2**20, validator=attrs.validators.ge(1))
+    # What one stream may need at its worst: as much as its prompts' embeddings and logprobs may.
+    stream_bytes_max: int = attrs.field(default=128 * 2**20, validator=attrs.validators.ge(1))
+    clean_above_bytes: int = attrs.field(default=32 * 2**20, validator=attrs.validators.ge(0))
+    turn_bytes: int = attrs.field(default=TURN_BYTES, validator=attrs.validators.ge(1))
+
+
+@attrs.frozen
+class JournalStatistics:
+    """A moment of a journal."""
+
+    number: int
+    used_bytes: int
+    streams: int
+
+
+@attrs.frozen
+class _Base:
+    position: int
+    bytes: int
+
+
+@attrs.define(eq=False)
+class JournalWriter:
+    """The only writer of a journal, in one term."""
+
+    memory: JournalMemory
+    segment_bytes: int
+    term: int
+    limits: JournalLimits = attrs.field(factory=JournalLimits)
+    # Of the last record, and where the next one begins.
+    number: int = attrs.field(default=0, kw_only=True)
+    end: int = attrs.field(kw_only=True)
+    # As published: nothing before it is needed.
+    begin: int = attrs.field(kw_only=True)
+    # {name: base}, oldest first. (A plain dict takes long to its first item when many went.)
+    _bases: OrderedDict[str, _Base] = attrs.field(factory=OrderedDict, init=False)
+    # Where the journal's end must be for the next turn of cleaning.
+    _turn_at: int = attrs.field(default=0, init=False)
+
+    @classmethod
+    def resume(
+        cls,
+        memory: JournalMemory,
+        contents: JournalContents,
+        term: int,
+        limits: JournalLimits | None = None,
+    ) -> "JournalWriter":
+        """Go on where a reader stopped: behind the last good record, in a later term.
+
+        Memory that an earlier life did not come to give back is given back.
+        """
+        assert term > contents.term, f"term {term} after {contents.term}"
+        header = contents.header
+        writer = cls(
+            memory,
+            header.segment_bytes,
+            term,
+            JournalLimits() if limits is None else limits,
+            number=contents.number,
+            end=contents.end,
+            begin=header.begin,
+        )
+        for name, stream in contents.streams.streams.items():
+            writer._bases[name] = _Base(stream.base, stream.base_bytes)
+        if header.fill != contents.end:
+            memory.publish(FILL_AT, contents.end)
+        memory.free(header.segment_bytes, writer._floor(header.begin))
+        writer._free()
+        return writer
+
+    @property
+    def used_bytes(self) -> int:
+        """From the oldest base to the end."""
+        return self.end - self._oldest()
+
+    def append_message(self, sender: Peer, frame: Frame) -> None:
+        """What an engine sent, after the ledger has accepted it and before a token is offered.
+
+        The hot path: once for each message. Raises `OSError`, and then nothing was appended.
+        """
+        self._write(seal(frame, _MESSAGE, self.end, self.number + 1, term=self.term, sender=sender))
+
+    def append(self, record: OwnRecord) -> None:
+        """A record of the frontend's own.
+
+        An admission at a bound raises `Overloaded` or `JournalStreamTooLarge`. Raises `OSError`,
+        `MessageTooLarge`. In each case nothing was appended.
+        """
+        payload = encode_own(record)
+        if isinstance(record, AdmissionRecord):
+            self._judge(record, len(payload))
+        elif isinstance(record, Snapshot):
+            assert record.admission.name in self._bases, f"{record.admission.name} is not there"
+        begin = self.end
+        self._write(seal(payload, RecordKind.OWN, begin, self.number + 1, term=self.term))
+        match record:
+            case AdmissionRecord(name=name):
+                self._bases[name] = _Base(begin, self.end - begin)
+                self._free()
+            case Snapshot(admission=AdmissionRecord(name=name)):
+                self._bases[name] = _Base(begin, self.end - begin)
+                self._bases.move_to_end(name)
+                self._free()
+            case Deletion(name=name):
+                self._bases.pop(name, None)
+                self._free()
+
+    def due(self) -> list[str]:
+        """Names of streams whose snapshots are to be appended now; to be asked after each append.
+
+        Empty as long as the journal is short, or has hardly grown since the last time.
+        """
+        if self.end < self._turn_at:
+            return []
+        room = self.limits.clean_above_bytes - self.used_bytes
+        if room >= 0:
+            self._turn_at = self.end + room + 1
+            return []
+        names, size = [], 0
+        for name, base in self._bases.items():
+            names.append(name)
+            size += base.bytes
+            if 2 * size >= self.limits.turn_bytes or len(names) == TURN_STREAMS_MAX:
+                break
+        self._turn_at = self.end + max(2 * size, self.limits.turn_bytes)
+        return names
+
+    def statistics(self) -> JournalStatistics:
+        """Counts of this moment."""
+        return JournalStatistics(self.number, self.used_bytes, len(self._bases))
+
+    def check_invariants(self) -> None:
+        """Bases are in order, and nothing that is needed was freed."""
+        positions = [base.position for base in self._bases.values()]
+        assert positions == sorted(set(positions))
+        assert self.segment_bytes <= self.begin <= self._oldest() <= self.end
+        if self._bases:
+            assert self._floor(self._oldest()) == self._floor(self.begin)
+
+    def _write(self, record: bytes) -> None:
+        end = self.end + len(record)
+        self.memory.store(self.end, record)
+        self.memory.publish(FILL_AT, end)
+        self.end = end
+        self.number += 1
+
+    def _judge(self, admission: AdmissionRecord, size: int) -> None:
+        assert admission.name not in self._bases, f"{admission.name} was admitted before"
+        prompt_tokens = len(admission.requests[0].prompt_token_ids)
+        worst = size + sum(_worst_bytes(each, prompt_tokens) for each in admission.requests)
+        if worst > self.limits.stream_bytes_max:
+            raise JournalStreamTooLarge(worst, self.limits.stream_bytes_max)
+        if self.used_bytes + size > self.limits.bytes_max:
+            raise Overloaded(limit="journal_bytes_max")
+
+    def _oldest(self) -> int:
+        for base in self._bases.values():
+            return base.position
+        return self.end
+
+    def _floor(self, position: int) -> int:
+        return position - position % self.segment_bytes
+
+    def _free(self) -> None:
+        """Give whole segments before the oldest base back, once that is published."""
+        begin, freed = self._oldest(), self._floor(self.begin)
+        if self._floor(begin) == freed:
+            return
+        self.memory.publish(BEGIN_AT, begin)
+        self.begin = begin
+        self.memory.free(freed, self._floor(begin))
+
+
+def _worst_bytes(request: AddRequest, prompt_tokens: int) -> int:
+    """What a choice's tokens and logprobs may take in a snapshot."""
+    sampling = request.sampling
+    size = _TOKEN_BYTES * (sampling.max_tokens or 0)
+    for logprobs, tokens in (
+        (sampling.logprobs, sampling.max_tokens or 0),
+        (sampling.prompt_logprobs, prompt_tokens),
+    ):
+        if logprobs is not None:
+            size += _LOGPROB_BYTES * (1 + logprobs) * tokens
+    return size
