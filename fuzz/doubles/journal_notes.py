@@ -13,7 +13,6 @@ from ...engine.messages import (
 )
 from ...runtime.journal.records import (
     AdmissionRecord,
-    Cancellation,
     ChoiceEnd,
     ChoiceSnapshot,
     ClientCredit,
@@ -23,6 +22,7 @@ from ...runtime.journal.records import (
     Placement,
     RecordKind,
     Snapshot,
+    StreamEnd,
     encode_own,
 )
 from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
@@ -97,24 +97,30 @@ class StreamNote:
     choices: list[ChoiceNote]
     # Where its latest admission or snapshot lies.
     base: int
-    cancelled: bool = False
+    said: bytes | None = None
 
     def seen(self) -> Seen:
         """As it is compared."""
-        return (self.cancelled, *(choice.seen() for choice in self.choices))
+        return (self.said, *(choice.seen() for choice in self.choices))
 
     def snapshot(self) -> Snapshot:
         """As its owner would write it."""
         return Snapshot(
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
-            cancelled=self.cancelled,
+            said=self.said,
         )
+
+    def end(self, said: bytes) -> None:
+        """By the frontend, with all that its choices have."""
+        self.said = said
+        for choice in self.choices:
+            choice.peer = None
 
 
 def seen_of(stream: JournalStream) -> Seen:
     """What was read, as it is compared."""
-    return (stream.cancelled, *map(_seen_of_choice, stream.choices))
+    return (stream.said, *map(_seen_of_choice, stream.choices))
 
 
 def _seen_of_choice(choice: JournalChoice) -> Seen:
@@ -131,7 +137,7 @@ def notes_of(streams: JournalStreams) -> dict[str, StreamNote]:
     """Of a life whose last records were lost: what was read, and judged before."""
     return {
         name: StreamNote(
-            stream.admission, list(map(_note_of, stream.choices)), stream.base, stream.cancelled
+            stream.admission, list(map(_note_of, stream.choices)), stream.base, stream.said
         )
         for name, stream in streams.streams.items()
     }
@@ -162,8 +168,8 @@ def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
             return RecordKind.OWN, encode_own(admission)
         case 1:
             choices = [draw_message(chance, ChoiceSnapshot) for _ in admission.requests]
-            snapshot = Snapshot(admission=admission, choices=choices, cancelled=True)
+            snapshot = Snapshot(admission=admission, choices=choices, said=b"")
             return RecordKind.OWN, encode_own(snapshot)
         case _:
-            others = (Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion)
+            others = (Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion)
             return RecordKind.OWN, encode_own(draw_message(chance, chance.choice(others)))

@@ -11,11 +11,7 @@ from random import Random
 import attrs
 
 from ...engine.errors import EngineDraining
-from ...engine.messages import (
-    AddRequest,
-    FinishReason,
-    StepOutputs,
-)
+from ...engine.messages import AddRequest, FinishReason, StepOutputs
 from ...engine.sampling_params import SamplingParams
 from ...runtime.errors import Overloaded
 from ...runtime.journal.reader import JournalContents, RecordWalk, read_into
@@ -23,7 +19,6 @@ from ...runtime.journal.records import (
     FILL_AT,
     HEADER_BYTES,
     AdmissionRecord,
-    Cancellation,
     ChoiceEnd,
     ClientCredit,
     Deletion,
@@ -33,6 +28,7 @@ from ...runtime.journal.records import (
     OwnRecord,
     Placement,
     RecordKind,
+    StreamEnd,
     encode_own,
     seal,
 )
@@ -161,12 +157,14 @@ class JournalWorld:
             choice.finish_here(reason)
             self._append(ChoiceEnd(request_id=choice.request.request_id, finish_reason=reason))
 
-    def cancel(self, which: int, chance: Random) -> None:
-        """A client wants no more."""
+    def finish(self, which: int, chance: Random) -> None:
+        """A stream ends, or is said to have ended once more."""
         name = self._name(which)
         if name:
-            self.notes[name].cancelled = True
-            self._append(Cancellation(name))
+            said = chance.randbytes(chance.choice([0, 30]))
+            if self.notes[name].said is None:
+                self.notes[name].end(said)
+            self._append(StreamEnd(name, said))
 
     def delete(self, which: int, chance: Random) -> None:
         """Nothing of it is wanted."""
@@ -377,7 +375,8 @@ class JournalWorld:
         self.ends[self.writer.end] = key
 
     def _live(self) -> list[ChoiceNote]:
-        choices = [choice for note in self.notes.values() for choice in note.choices]
+        streams = [note for note in self.notes.values() if note.said is None]
+        choices = [choice for note in streams for choice in note.choices]
         return [choice for choice in choices if choice.finish is None and choice.end is None]
 
     def _choice(self, which: int) -> ChoiceNote | None:
@@ -393,7 +392,7 @@ ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
     for act in (
         *(JournalWorld.admit, JournalWorld.place, JournalWorld.credit, JournalWorld.end),
-        *(JournalWorld.cancel, JournalWorld.delete, JournalWorld.say, JournalWorld.speak),
+        *(JournalWorld.finish, JournalWorld.delete, JournalWorld.say, JournalWorld.speak),
         *(JournalWorld.drain, JournalWorld.crash, JournalWorld.spoil, JournalWorld.expose),
         JournalWorld.forge,
     )

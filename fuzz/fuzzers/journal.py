@@ -19,7 +19,7 @@ from ..fuzzer import Fuzzer
 
 DRAWN = (
     *("admit", "admit", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
-    *("end", "cancel", "delete", "crash", "spoil", "spoil", "expose", "forge"),
+    *("end", "finish", "delete", "crash", "spoil", "spoil", "expose", "forge"),
 )
 
 

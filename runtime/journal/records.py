@@ -206,10 +206,11 @@ class ChoiceEnd:
 
 
 @attrs.frozen
-class Cancellation:
-    """The client cancelled the whole of it; its choices' ends follow."""
+class StreamEnd:
+    """The whole of it ended here; `said` is what the API keeps of how, in a form of its own."""
 
     name: str
+    said: bytes
 
 
 @attrs.frozen
@@ -253,19 +254,18 @@ class Snapshot:
 
     admission: AdmissionRecord
     choices: list[ChoiceSnapshot]
-    cancelled: bool = False
+    # Of its end; None before it.
+    said: bytes | None = None
 
     def __attrs_post_init__(self) -> None:
         if len(self.choices) != len(self.admission.requests):
             raise ValueError("as many choices as requests")
 
 
-OwnRecord = (
-    AdmissionRecord | Placement | ClientCredit | ChoiceEnd | Cancellation | Deletion | Snapshot
-)
+OwnRecord = AdmissionRecord | Placement | ClientCredit | ChoiceEnd | StreamEnd | Deletion | Snapshot
 # A record's class goes by its place here: a new one is appended.
 _OWN: Final = Codec(
-    *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, Cancellation, Deletion, Snapshot),
+    *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, Snapshot),
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)

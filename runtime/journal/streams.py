@@ -18,7 +18,6 @@ from ...transports.links.channel import Peer
 from .judgement import judge
 from .records import (
     AdmissionRecord,
-    Cancellation,
     ChoiceEnd,
     ChoiceSnapshot,
     ClientCredit,
@@ -27,6 +26,7 @@ from .records import (
     EngineLife,
     Placement,
     Snapshot,
+    StreamEnd,
 )
 
 
@@ -48,11 +48,13 @@ class JournalChoice:
     client_credit: int = 0
     engine_end: EngineEnd | None = None
     end: ChoiceEnd | None = None
+    # The stream ended, whether this choice did or not.
+    stream_ended: bool = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
-        return self.engine_end is not None or self.end is not None
+        return self.stream_ended or self.engine_end is not None or self.end is not None
 
     def handle_output(self, output: RequestOutput) -> None:
         """An output that counts."""
@@ -118,14 +120,15 @@ class JournalStream:
     # Where its latest admission or snapshot begins, and the bytes of that: all before is not used.
     base: int
     base_bytes: int
-    cancelled: bool = False
+    # What was said of its end; None before it.
+    said: bytes | None = None
 
     def snapshot(self) -> Snapshot:
         """All of it, as one record."""
         return Snapshot(
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
-            cancelled=self.cancelled,
+            said=self.said,
         )
 
 
@@ -164,8 +167,8 @@ class JournalStreams:
                 if choice is not None:
                     choice.end = record
                     self._displace(choice)
-            case Cancellation(name=name) if name in self.streams:
-                self.streams[name].cancelled = True
+            case StreamEnd(name=name, said=said) if name in self.streams:
+                self._end(self.streams[name], said)
             case Deletion(name=name) if name in self.streams:
                 self._delete(name)
             case _:
@@ -243,7 +246,6 @@ class JournalStreams:
         stream = self.streams.get(name)
         if stream is None:
             return
-        stream.cancelled = record.cancelled
         stream.choices = [
             JournalChoice.of(choice.request, said)
             for choice, said in zip(stream.choices, record.choices, strict=True)
@@ -253,6 +255,17 @@ class JournalStreams:
             peer, choice.peer = choice.peer, None
             if peer is not None and not choice.is_over:
                 self._put(choice, peer)
+        if record.said is not None:
+            self._end(stream, record.said)
+
+    def _end(self, stream: JournalStream, said: bytes) -> None:
+        if stream.said is not None:
+            self.passed_over["late"] += 1
+            return
+        stream.said = said
+        for choice in stream.choices:
+            choice.stream_ended = True
+            self._displace(choice)
 
     def _place(self, choice: JournalChoice, record: Placement) -> None:
         self._displace(choice)

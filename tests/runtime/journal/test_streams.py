@@ -10,10 +10,10 @@ from triolet.engine.errors import EngineDraining
 from triolet.engine.messages import FinishReason, RequestOutput, StepOutputs, TokenLogprobs
 from triolet.runtime.frontend.ledger import Ledger
 from triolet.runtime.journal.records import (
-    Cancellation,
     ChoiceEnd,
     ClientCredit,
     Deletion,
+    StreamEnd,
 )
 from triolet.runtime.journal.streams import JournalChoice, JournalStreams
 from triolet.transports.links.channel import Peer
@@ -94,18 +94,51 @@ def test_what_the_frontend_says_of_a_stream() -> None:
     streams = placed(choices=2)
     streams.handle_own(ClientCredit("a#0", 50), 0, 0)
     streams.handle_own(ClientCredit("a#0", 40), 0, 0)
-    streams.handle_own(Cancellation("a"), 0, 0)
     end = ChoiceEnd(request_id="a#1", finish_reason=FinishReason.STOP, stop="\n\n")
     streams.handle_own(end, 0, 0)
     streams.handle_message(ENGINE, rows((2, 0, 9)))
     stream = streams.streams["a"]
-    assert stream.cancelled
+    assert stream.said is None
     assert [choice.client_credit for choice in stream.choices] == [50, 0]
     assert [choice.end for choice in stream.choices] == [None, end]
     assert choice_of(streams, "a#1").token_ids == []
     streams.handle_own(Deletion("a"), 0, 0)
     assert streams.streams == {}
     streams.check_invariants()
+
+
+def test_nothing_counts_after_the_end_of_a_stream() -> None:
+    streams = placed(choices=2)
+    streams.handle_message(ENGINE, rows((1, 0, 10), (2, 0, 20)))
+    streams.handle_own(StreamEnd("a", b"completed"), 0, 0)
+    after = streams.streams["a"].snapshot()
+    streams.handle_message(ENGINE, rows((1, 1, 11)))
+    streams.handle_message(ENGINE, StepOutputs(1, [output("a#1", 2, 1, [21])]))
+    for record in (
+        placement("a#0", 5),
+        ClientCredit("a#0", 9),
+        ChoiceEnd(request_id="a#1", finish_reason=FinishReason.STOP),
+        StreamEnd("a", b"failed"),
+    ):
+        streams.handle_own(record, 0, 0)
+    assert streams.passed_over == {"row": 1, "output": 1, "late": 4}
+    assert streams.streams["a"].snapshot() == after
+    assert after.said == b"completed"
+    assert [choice.token_ids for choice in after.choices] == [[10], [20]]
+    streams.check_invariants()
+    streams.handle_own(Deletion("a"), 0, 0)
+    assert streams.streams == {}
+
+
+def test_a_snapshot_of_a_stream_that_ended_says_so() -> None:
+    before = placed()
+    before.handle_own(StreamEnd("a", b""), 0, 0)
+    after = JournalStreams()
+    after.handle_own(before.streams["a"].snapshot(), 600, 80)
+    assert after.streams["a"].said == b""
+    after.handle_own(placement("a#0", 5), 0, 0)
+    assert after.passed_over == {"late": 1}
+    after.check_invariants()
 
 
 def test_a_choice_without_engine_takes_nothing() -> None:
@@ -154,7 +187,6 @@ def test_a_snapshot_says_all_whether_what_came_before_is_there_or_not(is_there: 
     before.handle_message(ENGINE, rows((1, 0, 10), (2, 0, 2**31)))
     before.handle_message(ENGINE, StepOutputs(1, [output("a#1", 2, 1, [5], FinishReason.LENGTH)]))
     before.handle_own(ChoiceEnd(request_id="a#2", finish_reason=FinishReason.ABORT), 0, 0)
-    before.handle_own(Cancellation("a"), 0, 0)
     snapshot = before.streams["a"].snapshot()
     after = before if is_there else JournalStreams()
     after.handle_own(admission("b"), 500, 50)

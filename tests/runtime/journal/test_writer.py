@@ -16,10 +16,10 @@ from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import (
     BEGIN_AT,
     FILL_AT,
-    Cancellation,
     ChoiceEnd,
     ClientCredit,
     Deletion,
+    StreamEnd,
 )
 from triolet.runtime.journal.writer import TURN_STREAMS_MAX, JournalLimits, JournalWriter
 
@@ -221,12 +221,12 @@ def test_the_next_life_goes_on_behind_the_last_good_record() -> None:
     _, successor = open_writer(memory, term=2)
     assert (successor.end, successor.number) == (good, 2)
     say(successor, rows((1, 0, 6)))
-    successor.append(Cancellation("a"))
     successor.append(ClientCredit("a#0", 9))
+    successor.append(StreamEnd("a", b"done"))
     contents = read_journal(memory)
     assert (contents.term, contents.number, contents.fault) == (2, 5, "")
     assert tokens_in(contents) == {"a#0": [6]}
-    assert contents.streams.streams["a"].cancelled
+    assert contents.streams.streams["a"].said == b"done"
 
 
 def test_the_next_life_frees_what_the_last_one_did_not_come_to_free() -> None:
