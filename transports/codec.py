@@ -126,6 +126,11 @@ class Codec:
             if (known := getattr(cls, "known_when_malformed", None)) is not None
         }
 
+    @property
+    def has_arrays(self) -> bool:
+        """Whether a message may have more frames than the first."""
+        return bool(self._with_arrays)
+
     def encode(self, message: object, room: int = 0) -> list[Frame]:
         """The frames of one message. Arrays in frames of their own are views, not copies.
 

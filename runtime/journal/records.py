@@ -269,6 +269,7 @@ _OWN: Final = Codec(
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
+assert not _MESSAGES.has_arrays, "a message's record is its first frame: it must have no other"
 
 
 def encode_own(record: OwnRecord) -> bytes:

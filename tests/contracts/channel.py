@@ -126,6 +126,21 @@ async def check_large_messages(make_mesh: MakeMesh) -> None:
         assert second == Received(HUB, Numbered(2))
 
 
+async def check_frames_are_kept(make_mesh: MakeMesh) -> None:
+    """What a message came as decodes to it, however long it is and whatever carried it."""
+    messages = [Numbered(1), Numbered(2, bytes(1000)), Numbered(3, bytes(3 * 2**20))]
+    async with make_mesh() as mesh:
+        hub, spoke = await join(mesh)
+        for message in messages:
+            mesh.spokes[0].send(HUB, message)
+            mesh.hub.send(SPOKES[0], message)
+        for reader in (hub, spoke):
+            events = [await reader.next() for _ in messages]
+            frames = [event.frame for event in events if isinstance(event, Received)]
+            assert [CODEC.decode([frame]) for frame in frames] == messages
+            assert all(frame.readonly for frame in frames)
+
+
 async def check_send_needs_a_link(make_mesh: MakeMesh) -> None:
     """Before PeerUp and to strangers: PeerNotConnected, at once."""
     async with make_mesh() as mesh:
@@ -279,6 +294,7 @@ async def check_successor_of_a_forgotten_peer(make_mesh: MakeMesh) -> None:
 CHECKS = (
     check_comes_up_and_carries_in_order,
     check_large_messages,
+    check_frames_are_kept,
     check_send_needs_a_link,
     check_send_waits_for_the_reader,
     check_ups_are_taken_first,

@@ -155,6 +155,11 @@ def test_arrays_survive_in_frames_of_their_own_when_large(size: int) -> None:
     assert CODEC.decode(frames) == message
 
 
+def test_a_codec_says_whether_its_messages_may_have_arrays() -> None:
+    assert CODEC.has_arrays
+    assert not Codec(Empty).has_arrays
+
+
 def test_large_arrays_are_not_copied_on_either_side() -> None:
     data = bytearray(ARRAY_FRAME_BYTES)
     frames = CODEC.encode(Tensors(Array("uint8", (ARRAY_FRAME_BYTES,), data)))

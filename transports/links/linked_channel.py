@@ -267,7 +267,8 @@ class LinkedChannel:
         """False if there is no room for events; then all that waits of this peer was dropped."""
         event: ChannelEvent
         try:
-            event = Received(peer, self.codec_in.decode(frames, self.carrier.room))
+            room = self.carrier.room
+            event = Received(peer, self.codec_in.decode(frames, room), frames[0], room)
         except MalformedMessage as error:
             # A peer of the same build does not send these; a new generation would not cure it.
             self.mishaps[Mishap.MALFORMED] += 1
