@@ -11,15 +11,16 @@ from random import Random
 from ...engine.messages import StepOutputs
 from ...runtime.journal.reader import JournalContents, Record, RecordWalk
 from ...runtime.journal.records import BEGIN_AT, FILL_AT, AdmissionRecord, RecordHead, Snapshot
-from ...runtime.journal.streams import JournalChoice, JournalStreams
+from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
 from ...transports.links.channel import Peer
-from ..doubles.journal_world import Act, JournalWorld, Parts
+from ..doubles.journal_acts import Act, apply
+from ..doubles.journal_world import JournalWorld, Parts
 from ..fuzzer import Fuzzer
 
 DRAWN = (
     *("admit", "admit", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
-    *("end", "finish", "delete", "crash", "spoil", "spoil", "expose", "forge"),
+    *("late", "end", "finish", "delete", "crash", "spoil", "spoil", "expose", "forge"),
 )
 
 
@@ -35,7 +36,7 @@ def check(acts: Sequence[Act], parts: Parts) -> Counter[str]:
     """All of it, and at the end each store of the last life."""
     world = JournalWorld(parts)
     for act in acts:
-        world.apply(act)
+        apply(world, act)
     world.look()
     return world.reached
 
@@ -106,6 +107,22 @@ class _Restless(JournalStreams):
     def _displace(self, choice: JournalChoice) -> None:
         if not choice.is_over:
             super()._displace(choice)
+
+
+class _Outliving(JournalStreams):
+    """Planted: a stream's end ends none of its choices."""
+
+    def _end(self, stream: JournalStream, said: bytes) -> None:
+        if stream.said is None:
+            stream.said = said
+
+
+class _Rewording(JournalStreams):
+    """Planted: a stream may end again."""
+
+    def _end(self, stream: JournalStream, said: bytes) -> None:
+        stream.said = None
+        super()._end(stream, said)
 
 
 class _Welcoming(JournalStreams):
@@ -198,6 +215,8 @@ FUZZER = Fuzzer[Act, Parts](
         "a row counts at any index": Parts(streams=_Stuttering),
         "outputs of older attempts count": Parts(streams=_Credulous),
         "what is over goes on": Parts(streams=_Restless),
+        "choices outlive their stream": Parts(streams=_Outliving),
+        "a stream ends twice": Parts(streams=_Rewording),
         "what is admitted twice counts twice": Parts(streams=_Welcoming),
         "a snapshot's tokens are added": Parts(streams=_Adding),
         "a record is published before it is stored": Parts(writer=_Hasty),
@@ -211,7 +230,7 @@ FUZZER = Fuzzer[Act, Parts](
     reaches=frozenset(
         {
             *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
-            "refused admission",
+            *("late", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
         }
     ),

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from triolet.engine.messages import FinishReason, StepOutputs
+from triolet.fuzz.doubles.journal_acts import ACTS, Act, apply
 from triolet.fuzz.doubles.journal_memory import Freed, NotedMemory, Published, left_by
-from triolet.fuzz.doubles.journal_world import ACTS, Act, JournalWorld, Parts
+from triolet.fuzz.doubles.journal_world import JournalWorld, Parts
 from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
 from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import (
@@ -277,7 +278,7 @@ class JournalMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**32),
     )
     def act(self, what: str, which: int, seed: int) -> None:
-        self.world.apply(Act(what, which, seed))
+        apply(self.world, Act(what, which, seed))
 
     @invariant()
     def a_reader_finds_what_was_written(self) -> None:
