@@ -86,9 +86,11 @@ def place(world: JournalWorld, which: int, chance: Random) -> None:
         return
     peer = chance.choice([*PEERS, None])
     world.attempts += 1
-    choice.attempt, choice.peer = world.attempts, peer
+    numerics = chance.choice(["n", "n", "m"])
+    choice.place(world.attempts, peer, numerics)
     engine = None if peer is None else EngineLife(peer.rank, peer.epoch)
-    world.append(Placement(choice.request.request_id, world.attempts, engine))
+    world.append(Placement(choice.request.request_id, world.attempts, engine, numerics))
+    world.reached["inexact"] += choice.inexact == len(choice.tokens) > 0
 
 
 def credit(world: JournalWorld, which: int, chance: Random) -> None:

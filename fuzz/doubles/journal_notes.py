@@ -45,6 +45,8 @@ class ChoiceNote:
     tokens: list[int] = attrs.field(factory=list)
     attempt: int = 0
     peer: Peer | None = None
+    numerics: str = ""
+    inexact: int | None = None
     logprobs: int = 0
     cached: int = 0
     credit: int = 0
@@ -56,6 +58,7 @@ class ChoiceNote:
         request = self.request
         return (
             *(request.request_id, len(request.prompt_token_ids), self.attempt, self.peer),
+            *(self.numerics, self.inexact),
             *(tuple(self.tokens), self.logprobs, self.cached, self.credit, self.finish, self.end),
         )
 
@@ -65,6 +68,8 @@ class ChoiceNote:
         return ChoiceSnapshot(
             attempt=self.attempt,
             engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
+            numerics_id=self.numerics,
+            inexact_from=self.inexact,
             token_ids=list(self.tokens),
             logprobs=[LOGPROBS] * self.logprobs,
             cached_tokens=self.cached,
@@ -74,6 +79,14 @@ class ChoiceNote:
             if end is None
             else ChoiceEnd(request_id=self.request.request_id, finish_reason=end),
         )
+
+    def place(self, attempt: int, peer: Peer | None, numerics: str) -> None:
+        """With this engine; none has no numerics."""
+        self.attempt, self.peer = attempt, peer
+        if peer is not None:
+            differs = bool(self.numerics) and numerics != self.numerics
+            self.inexact = len(self.tokens) if differs and self.inexact is None else self.inexact
+            self.numerics = numerics
 
     def output(self, first: int, tokens: list[int]) -> RequestOutput:
         """As its engine says it."""
@@ -127,6 +140,7 @@ def _seen_of_choice(choice: JournalChoice) -> Seen:
     request, end, finish = choice.request, choice.end, choice.engine_end
     return (
         *(request.request_id, len(request.prompt_token_ids), choice.attempt, choice.peer),
+        *(choice.numerics_id, choice.inexact_from),
         *(tuple(choice.token_ids), len(choice.logprobs), choice.cached_tokens),
         *(choice.client_credit, None if finish is None else finish.finish_reason),
         None if end is None else end.finish_reason,
@@ -149,6 +163,8 @@ def _note_of(choice: JournalChoice) -> ChoiceNote:
         tokens=list(choice.token_ids),
         attempt=choice.attempt,
         peer=choice.peer,
+        numerics=choice.numerics_id,
+        inexact=choice.inexact_from,
         logprobs=len(choice.logprobs),
         cached=choice.cached_tokens,
         credit=choice.client_credit,

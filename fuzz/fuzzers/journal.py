@@ -8,9 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
+import attrs
+
 from ...engine.messages import StepOutputs
 from ...runtime.journal.reader import JournalContents, Record, RecordWalk
-from ...runtime.journal.records import BEGIN_AT, FILL_AT, AdmissionRecord, RecordHead, Snapshot
+from ...runtime.journal.records import (
+    BEGIN_AT,
+    FILL_AT,
+    AdmissionRecord,
+    Placement,
+    RecordHead,
+    Snapshot,
+)
 from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
 from ...transports.links.channel import Peer
@@ -140,8 +149,26 @@ class _Adding(JournalStreams):
         super()._handle_snapshot(record, base, base_bytes)
         if before is not None:
             after = self.streams[record.admission.name]
-            for choice, earlier in zip(after.choices, before.choices, strict=True):
+            for choice, earlier in zip(after.choices, before.choices, strict=False):
                 choice.token_ids[:0] = earlier.token_ids
+
+
+class _Exact(JournalStreams):
+    """Planted: a snapshot does not keep from where on tokens are another engine's."""
+
+    def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
+        choices = [attrs.evolve(each, inexact_from=None) for each in record.choices]
+        super()._handle_snapshot(attrs.evolve(record, choices=choices), base, base_bytes)
+
+
+class _Moving(JournalStreams):
+    """Planted: the latest engine of other numerics counts, not the first."""
+
+    def _place(self, choice: JournalChoice, record: Placement) -> None:
+        before, choice.inexact_from = choice.inexact_from, None
+        super()._place(choice, record)
+        if choice.inexact_from is None:
+            choice.inexact_from = before
 
 
 class _Hasty(JournalWriter):
@@ -219,6 +246,8 @@ FUZZER = Fuzzer[Act, Parts](
         "a stream ends twice": Parts(streams=_Rewording),
         "what is admitted twice counts twice": Parts(streams=_Welcoming),
         "a snapshot's tokens are added": Parts(streams=_Adding),
+        "inexact_from is not kept in a snapshot": Parts(streams=_Exact),
+        "inexact_from moves": Parts(streams=_Moving),
         "a record is published before it is stored": Parts(writer=_Hasty),
         "memory is freed before the beginning is published": Parts(writer=_Announcing),
         "memory is freed before snapshots are published": Parts(writer=_Greedy),
@@ -230,7 +259,7 @@ FUZZER = Fuzzer[Act, Parts](
     reaches=frozenset(
         {
             *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
-            *("late", "refused admission"),
+            *("inexact", "late", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
         }
     ),

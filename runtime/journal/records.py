@@ -239,6 +239,7 @@ class ChoiceSnapshot:
     engine: EngineLife | None = None
     numerics_id: str = ""
     bitwise: bool = True
+    inexact_from: int | None = None
     token_ids: list[int] = attrs.field(factory=list)
     logprobs: list[TokenLogprobs] = attrs.field(factory=list)
     prompt_logprobs: TokenLogprobs | None = None

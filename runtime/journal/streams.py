@@ -41,6 +41,8 @@ class JournalChoice:
     peer: Peer | None = None
     numerics_id: str = ""
     bitwise: bool = True
+    # How many tokens it had when an engine with another numerics id first went on with it, if any.
+    inexact_from: int | None = None
     # Of the tokens in order, where they were asked for.
     logprobs: list[TokenLogprobs] = attrs.field(factory=list)
     prompt_logprobs: TokenLogprobs | None = None
@@ -55,6 +57,16 @@ class JournalChoice:
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
         return self.stream_ended or self.engine_end is not None or self.end is not None
+
+    def handle_placed(self, record: Placement) -> None:
+        """It goes to this engine, or waits for one."""
+        self.attempt, self.peer = record.attempt, None
+        if record.engine is None:
+            return
+        self.peer = record.engine.peer
+        if self.inexact_from is None and self.numerics_id not in ("", record.numerics_id):
+            self.inexact_from = len(self.token_ids)
+        self.numerics_id, self.bitwise = record.numerics_id, record.bitwise
 
     def handle_output(self, output: RequestOutput) -> None:
         """An output that counts."""
@@ -83,6 +95,7 @@ class JournalChoice:
             engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
             numerics_id=self.numerics_id,
             bitwise=self.bitwise,
+            inexact_from=self.inexact_from,
             token_ids=list(self.token_ids),
             logprobs=list(self.logprobs),
             prompt_logprobs=self.prompt_logprobs,
@@ -102,6 +115,7 @@ class JournalChoice:
             peer=None if said.engine is None else said.engine.peer,
             numerics_id=said.numerics_id,
             bitwise=said.bitwise,
+            inexact_from=said.inexact_from,
             logprobs=list(said.logprobs),
             prompt_logprobs=said.prompt_logprobs,
             cached_tokens=said.cached_tokens,
@@ -269,10 +283,9 @@ class JournalStreams:
 
     def _place(self, choice: JournalChoice, record: Placement) -> None:
         self._displace(choice)
-        choice.attempt = record.attempt
-        if record.engine is not None:
-            choice.numerics_id, choice.bitwise = record.numerics_id, record.bitwise
-            self._put(choice, record.engine.peer)
+        choice.handle_placed(record)
+        if choice.peer is not None:
+            self._put(choice, choice.peer)
 
     def _put(self, choice: JournalChoice, peer: Peer) -> None:
         """An attempt names one choice: the later one, if a record says otherwise."""

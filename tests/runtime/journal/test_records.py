@@ -35,6 +35,7 @@ LOGPROBS = TokenLogprobs(1, b"abcd", b"efgh", b"ijkl")
 CHOICE = ChoiceSnapshot(
     attempt=4,
     engine=EngineLife(3, 7),
+    inexact_from=0,
     token_ids=[5, 2**31, -1],
     logprobs=[LOGPROBS],
     prompt_logprobs=LOGPROBS,

@@ -13,6 +13,8 @@ from triolet.runtime.journal.records import (
     ChoiceEnd,
     ClientCredit,
     Deletion,
+    EngineLife,
+    Placement,
     StreamEnd,
 )
 from triolet.runtime.journal.streams import JournalChoice, JournalStreams
@@ -147,6 +149,25 @@ def test_a_choice_without_engine_takes_nothing() -> None:
     streams.handle_message(ENGINE, rows((1, 0, 9)))
     streams.handle_message(ENGINE, StepOutputs(1, [output("a#0", 1, 0, [9])]))
     assert choice_of(streams, "a#0").token_ids == []
+    streams.check_invariants()
+
+
+def test_tokens_are_inexact_from_the_first_engine_with_other_numerics() -> None:
+    streams = placed()
+    streams.handle_message(ENGINE, rows((1, 0, 10)))
+    streams.handle_own(placement("a#0", 2, OTHER), 0, 0)
+    streams.handle_message(OTHER, rows((2, 1, 11)))
+    streams.handle_own(placement("a#0", 3, None), 0, 0)
+    assert choice_of(streams, "a#0").inexact_from is None
+    choice = choice_of(streams, "a#0")
+    for attempt, numerics_id in ((4, "m"), (5, "n"), (6, "m")):
+        record = Placement("a#0", attempt, EngineLife(3, 7), numerics_id, False)
+        streams.handle_own(record, 0, 0)
+        assert (choice.numerics_id, choice.bitwise) == (numerics_id, False)
+        assert choice.inexact_from == 2
+        streams.handle_message(ENGINE, rows((attempt, len(choice.token_ids), 1)))
+    streams.handle_own(streams.streams["a"].snapshot(), 600, 80)
+    assert choice_of(streams, "a#0").inexact_from == 2
     streams.check_invariants()
 
 
