@@ -16,6 +16,7 @@ from ...runtime.errors import Overloaded
 from ...runtime.journal.records import (
     FILL_AT,
     HEADER_BYTES,
+    REBUILDING_AT,
     AdmissionRecord,
     ChoiceEnd,
     ClientCredit,
@@ -86,7 +87,7 @@ def place(world: JournalWorld, which: int, chance: Random) -> None:
         return
     peer = chance.choice([*PEERS, None])
     world.attempts += 1
-    numerics = chance.choice(["n", "n", "m"])
+    numerics = chance.choice("nm")
     choice.place(world.attempts, peer, numerics)
     engine = None if peer is None else EngineLife(peer.rank, peer.epoch)
     world.append(Placement(choice.request.request_id, world.attempts, engine, numerics))
@@ -127,6 +128,14 @@ def delete(world: JournalWorld, which: int, chance: Random) -> None:
     if name:
         del world.notes[name]
         world.append(Deletion(name))
+
+
+def rebuild(world: JournalWorld, which: int, chance: Random) -> None:
+    """A stream is rebuilt from now on, or none is."""
+    name = world.name(which) if chance.random() < 0.7 else ""
+    world.writer.note_rebuilding(name or None)
+    word = world.memory.load(REBUILDING_AT, 8)
+    world.rebuilding[int.from_bytes(word, "little")] = (world.term, name)
 
 
 # ---- what engines say
@@ -235,9 +244,9 @@ def crash(world: JournalWorld, which: int, chance: Random) -> None:
     contents = world.read(world.memory)
     world.judge_left(data, contents)
     world.reached["crash"] += 1
-    truth = world.history[contents.term, contents.number]
-    gone = [name for name in world.notes if name not in truth]
-    world.notes = notes_of(contents.streams)
+    deaths = world.deaths[contents.term, contents.number]
+    gone = [name for name in world.notes if name not in deaths]
+    world.notes = notes_of(contents.streams, deaths)
     world.reached["lost a stream"] += len(gone)
     world.resume(contents)
 
@@ -245,9 +254,13 @@ def crash(world: JournalWorld, which: int, chance: Random) -> None:
 def spoil(world: JournalWorld, which: int, chance: Random) -> None:
     """Other bytes: what is read is true as of some record."""
     data = bytes(world.memory.data)
-    spoiled = mutate(chance, data)
-    if chance.random() < 0.5:  # deeper inside than a header that nothing survives
+    spoiled, way = mutate(chance, data), chance.randrange(4)
+    if way == 0:  # deeper inside than a header that nothing survives
         spoiled = data[:HEADER_BYTES] + mutate(chance, data[HEADER_BYTES:])
+    elif way > 1 and world.writer.begin < len(data):  # a record that may still say something
+        place = chance.randrange(world.writer.begin, len(data))
+        other = data[place] ^ 1 << chance.randrange(8)
+        spoiled = b"".join((data[:place], bytes([other]), data[place + 1 :]))
     try:
         contents = world.read(NotedMemory(bytearray(spoiled)))
     except JournalUnreadable:
@@ -306,7 +319,7 @@ def forge(world: JournalWorld, which: int, chance: Random) -> None:
 ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
     for act in (
-        *(admit, place, credit, end, finish, delete, say, speak),
+        *(admit, place, credit, end, finish, delete, rebuild, say, speak),
         *(drain, late, crash, spoil, expose, forge),
     )
 }

@@ -1,5 +1,6 @@
 """Notes of the journal's fuzzer: each stream as it should be read, kept without the journal."""
 
+from collections.abc import Mapping, Set
 from random import Random
 
 import attrs
@@ -20,6 +21,7 @@ from ...runtime.journal.records import (
     EngineEnd,
     EngineLife,
     Placement,
+    RebuildDeath,
     RecordKind,
     Snapshot,
     StreamEnd,
@@ -111,10 +113,12 @@ class StreamNote:
     # Where its latest admission or snapshot lies.
     base: int
     said: bytes | None = None
+    # Terms of the lives that died while they rebuilt it.
+    deaths: set[int] = attrs.field(factory=set)
 
     def seen(self) -> Seen:
         """As it is compared."""
-        return (self.said, *(choice.seen() for choice in self.choices))
+        return (self.said, len(self.deaths), *(choice.seen() for choice in self.choices))
 
     def snapshot(self) -> Snapshot:
         """As its owner would write it."""
@@ -122,6 +126,7 @@ class StreamNote:
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
             said=self.said,
+            rebuild_deaths=len(self.deaths),
         )
 
     def end(self, said: bytes) -> None:
@@ -133,7 +138,7 @@ class StreamNote:
 
 def seen_of(stream: JournalStream) -> Seen:
     """What was read, as it is compared."""
-    return (stream.said, *map(_seen_of_choice, stream.choices))
+    return (stream.said, stream.rebuild_deaths, *map(_seen_of_choice, stream.choices))
 
 
 def _seen_of_choice(choice: JournalChoice) -> Seen:
@@ -147,11 +152,15 @@ def _seen_of_choice(choice: JournalChoice) -> Seen:
     )
 
 
-def notes_of(streams: JournalStreams) -> dict[str, StreamNote]:
+def notes_of(streams: JournalStreams, deaths: Mapping[str, Set[int]]) -> dict[str, StreamNote]:
     """Of a life whose last records were lost: what was read, and judged before."""
     return {
         name: StreamNote(
-            stream.admission, list(map(_note_of, stream.choices)), stream.base, stream.said
+            admission=stream.admission,
+            choices=list(map(_note_of, stream.choices)),
+            base=stream.base,
+            said=stream.said,
+            deaths=set(deaths[name]),
         )
         for name, stream in streams.streams.items()
     }
@@ -187,5 +196,5 @@ def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
             snapshot = Snapshot(admission=admission, choices=choices, said=b"")
             return RecordKind.OWN, encode_own(snapshot)
         case _:
-            others = (Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion)
+            others = (Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, RebuildDeath)
             return RecordKind.OWN, encode_own(draw_message(chance, chance.choice(others)))

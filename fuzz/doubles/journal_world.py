@@ -55,14 +55,19 @@ class JournalWorld:
     # {(term, number): what is true then}, and which of them a fill count means.
     history: dict[tuple[int, int], Truth] = attrs.field(factory=dict)
     ends: dict[int, tuple[int, int]] = attrs.field(factory=dict)
+    # {(term, number): {name: lives that died while they rebuilt it}}, and {word of the header: life
+    # that stored it, name}.
+    deaths: dict[tuple[int, int], dict[str, frozenset[int]]] = attrs.field(factory=dict)
+    rebuilding: dict[int, tuple[int, str]] = attrs.field(factory=dict)
     # The memory at the beginning of the stores that are noted.
     before: bytes = b""
     reached: Counter[str] = attrs.field(factory=Counter)
+    term: int = 0
     count: int = 0
     attempts: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.history[0, 0] = {}
+        self.history[0, 0], self.deaths[0, 0] = {}, {}
         self.resume(self.read(self.memory))
 
     # ---- reading
@@ -98,10 +103,27 @@ class JournalWorld:
 
     def resume(self, contents: JournalContents) -> None:
         """The next life of the frontend goes on behind what was read."""
+        life, name = self.rebuilding.get(contents.header.rebuilding, (0, ""))
+        note = self.notes.get(name)
+        self.term += 1
         self.before, self.memory.stores = bytes(self.memory.data), []
-        self.writer = self.parts.writer.resume(self.memory, contents, contents.term + 1, LIMITS)
-        key = (contents.term, contents.number)
-        self.ends[contents.end] = key
+        self.writer = self.parts.writer.resume(self.memory, contents, self.term, LIMITS)
+        self.ends[contents.end] = (contents.term, contents.number)
+        is_news = note is not None and life not in note.deaths
+        assert self.writer.number == contents.number + is_news
+        if note is not None and is_news:
+            note.deaths.add(life)
+            self.reached["rebuild death"] += 1
+            self._note_only()
+            self._die_again()
+
+    def _die_again(self) -> None:
+        """The life that notes a death may die at each of its stores: the next one finds it once."""
+        for data in left_by(self.before, self.memory.stores, Random(1)):
+            memory = NotedMemory(bytearray(data))
+            self.parts.writer.resume(memory, self.read(memory), self.term + 1, LIMITS)
+            found = self.found(self.read(memory))
+            assert found == self.history[self.writer.term, self.writer.number]
 
     def append(self, record: OwnRecord) -> None:
         """A record of the frontend's own, which the notes say already."""
@@ -127,6 +149,7 @@ class JournalWorld:
     def _note_only(self) -> None:
         key = (self.writer.term, self.writer.number)
         self.history[key] = {name: note.seen() for name, note in self.notes.items()}
+        self.deaths[key] = {name: frozenset(note.deaths) for name, note in self.notes.items()}
         self.ends[self.writer.end] = key
 
     # ---- notes

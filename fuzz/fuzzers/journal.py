@@ -28,8 +28,20 @@ from ..doubles.journal_world import JournalWorld, Parts
 from ..fuzzer import Fuzzer
 
 DRAWN = (
-    *("admit", "admit", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
-    *("late", "end", "finish", "delete", "crash", "spoil", "spoil", "expose", "forge"),
+    *("admit", "admit", "place", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
+    *(
+        "late",
+        "end",
+        "finish",
+        "delete",
+        "rebuild",
+        "rebuild",
+        "crash",
+        "spoil",
+        "spoil",
+        "expose",
+        "forge",
+    ),
 )
 
 
@@ -171,6 +183,28 @@ class _Moving(JournalStreams):
             choice.inexact_from = before
 
 
+class _Pardoning(JournalStreams):
+    """Planted: a snapshot forgives deaths."""
+
+    def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
+        super()._handle_snapshot(attrs.evolve(record, rebuild_deaths=0), base, base_bytes)
+
+
+class _Recounting(JournalWriter):
+    """Planted: a death counts again where the life that noted it died before the word was gone."""
+
+    def _note_death(self, contents: JournalContents) -> None:
+        super()._note_death(attrs.evolve(contents, term=0))
+
+
+class _Clearing(JournalWriter):
+    """Planted: the word is gone before the death is noted."""
+
+    def _note_death(self, contents: JournalContents) -> None:
+        self.note_rebuilding(None)
+        super()._note_death(contents)
+
+
 class _Hasty(JournalWriter):
     """Planted: a record is published before it is stored."""
 
@@ -248,6 +282,9 @@ FUZZER = Fuzzer[Act, Parts](
         "a snapshot's tokens are added": Parts(streams=_Adding),
         "inexact_from is not kept in a snapshot": Parts(streams=_Exact),
         "inexact_from moves": Parts(streams=_Moving),
+        "a snapshot forgives deaths": Parts(streams=_Pardoning),
+        "a rebuild death counts twice": Parts(writer=_Recounting),
+        "a rebuild death is lost": Parts(writer=_Clearing),
         "a record is published before it is stored": Parts(writer=_Hasty),
         "memory is freed before the beginning is published": Parts(writer=_Announcing),
         "memory is freed before snapshots are published": Parts(writer=_Greedy),
@@ -259,7 +296,7 @@ FUZZER = Fuzzer[Act, Parts](
     reaches=frozenset(
         {
             *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
-            *("inexact", "late", "refused admission"),
+            *("inexact", "late", "rebuild death", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
         }
     ),

@@ -6,7 +6,8 @@ sparse. It is counted in *segments*; the first holds the header alone, and a rec
 number of the others.
 
     header    magic (8 bytes) · version (4) · segment bytes (4) · home (4) · crc of these (4),
-              begin (8) at byte 64, fill (8) at byte 128: a cache line for each that is written
+              begin (8) at byte 64, fill (8) at byte 128, rebuilding (crc of a stream's name (4),
+              writer's term (4)) at byte 192: a cache line for each that is written
     record    crc of all that follows (4) · payload bytes (4) · number (8) · writer's term (8) ·
               sender's epoch (4) · sender's rank (2) · kind (1) · 0 (1) · payload
 
@@ -44,9 +45,9 @@ MAGIC: Final = b"triolet\x1a"
 SEGMENT_BYTES: Final = 2**20
 _HEADER = struct.Struct("<8sIII")
 _CRC = struct.Struct("<I")
-HEADER_BYTES: Final = 136
-BEGIN_AT, FILL_AT = 64, 128
-_WORDS: Final = struct.Struct("<Q56xQ")
+HEADER_BYTES: Final = 200
+BEGIN_AT, FILL_AT, REBUILDING_AT = 64, 128, 192
+_WORDS: Final = struct.Struct("<Q56xQ56xQ")
 
 _HEAD = struct.Struct("<IQQIHBx")
 HEAD_BYTES: Final = _CRC.size + _HEAD.size
@@ -54,6 +55,7 @@ HEAD_BYTES: Final = _CRC.size + _HEAD.size
 PAYLOAD_BYTES_MAX: Final = 2**28
 # Sizes of frames, before them.
 PACKING_BYTES_MAX: Final = 1024
+REBUILDING_TERM_SHIFT = 32
 # A checksum begins with the record's position, so that no record counts anywhere else.
 _SEED_BITS = 2**32 - 1
 
@@ -87,18 +89,20 @@ class JournalSource(Protocol):
 
 @attrs.frozen(kw_only=True)
 class JournalHeader:
-    """What a journal says of itself. `begin` and `fill` as they were when it was read."""
+    """What a journal says of itself. What is written later, as it was when it was read."""
 
     home: int
     segment_bytes: int = SEGMENT_BYTES
     begin: int = 0
     fill: int = 0
+    # The `rebuilding_word` of the stream that was being rebuilt; 0 if none was.
+    rebuilding: int = 0
 
     def fresh(self) -> bytes:
         """The header of an empty journal."""
         head = _HEADER.pack(MAGIC, VERSION, self.segment_bytes, self.home)
         head += _CRC.pack(crc32c(head))
-        return head.ljust(BEGIN_AT, b"\0") + _WORDS.pack(self.segment_bytes, self.segment_bytes)
+        return head.ljust(BEGIN_AT, b"\0") + _WORDS.pack(self.segment_bytes, self.segment_bytes, 0)
 
     @classmethod
     def of(cls, data: bytes) -> Self:
@@ -112,10 +116,20 @@ class JournalHeader:
             raise JournalUnreadable(f"the journal has format {version}; this reads {VERSION}")
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(data[: _HEADER.size]):
             raise JournalUnreadable("the journal's header is spoiled")
-        begin, fill = _WORDS.unpack_from(data, BEGIN_AT)
+        begin, fill, rebuilding = _WORDS.unpack_from(data, BEGIN_AT)
         if not HEADER_BYTES <= segment_bytes <= begin <= fill:
             raise JournalUnreadable(f"the journal goes from {begin} to {fill}")
-        return cls(home=home, segment_bytes=segment_bytes, begin=begin, fill=fill)
+        return cls(
+            home=home, segment_bytes=segment_bytes, begin=begin, fill=fill, rebuilding=rebuilding
+        )
+
+
+def rebuilding_word(term: int, name: str) -> int:
+    """What the header says while this stream is rebuilt in this term. Never 0.
+
+    The stream goes by its name, since a snapshot moves its base while it is rebuilt.
+    """
+    return term << REBUILDING_TERM_SHIFT | crc32c(name.encode())
 
 
 # ---- records
@@ -220,6 +234,13 @@ class Deletion:
     name: str
 
 
+@attrs.frozen
+class RebuildDeath:
+    """A life of the frontend ended while it rebuilt this stream. Written by the one after it."""
+
+    name: str
+
+
 @attrs.frozen(kw_only=True)
 class EngineEnd:
     """How the engine ended a choice, with its last token."""
@@ -257,16 +278,27 @@ class Snapshot:
     choices: list[ChoiceSnapshot]
     # Of its end; None before it.
     said: bytes | None = None
+    rebuild_deaths: int = 0
 
     def __attrs_post_init__(self) -> None:
         if len(self.choices) != len(self.admission.requests):
             raise ValueError("as many choices as requests")
 
 
-OwnRecord = AdmissionRecord | Placement | ClientCredit | ChoiceEnd | StreamEnd | Deletion | Snapshot
+OwnRecord = (
+    AdmissionRecord
+    | Placement
+    | ClientCredit
+    | ChoiceEnd
+    | StreamEnd
+    | Deletion
+    | Snapshot
+    | RebuildDeath
+)
 # A record's class goes by its place here: a new one is appended.
 _OWN: Final = Codec(
     *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, Snapshot),
+    RebuildDeath,
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)

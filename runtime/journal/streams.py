@@ -25,6 +25,7 @@ from .records import (
     EngineEnd,
     EngineLife,
     Placement,
+    RebuildDeath,
     Snapshot,
     StreamEnd,
 )
@@ -136,6 +137,8 @@ class JournalStream:
     base_bytes: int
     # What was said of its end; None before it.
     said: bytes | None = None
+    # Lives of the frontend that ended while they rebuilt it.
+    rebuild_deaths: int = 0
 
     def snapshot(self) -> Snapshot:
         """All of it, as one record."""
@@ -143,6 +146,7 @@ class JournalStream:
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
             said=self.said,
+            rebuild_deaths=self.rebuild_deaths,
         )
 
 
@@ -183,6 +187,8 @@ class JournalStreams:
                     self._displace(choice)
             case StreamEnd(name=name, said=said) if name in self.streams:
                 self._end(self.streams[name], said)
+            case RebuildDeath(name=name) if name in self.streams:
+                self.streams[name].rebuild_deaths += 1
             case Deletion(name=name) if name in self.streams:
                 self._delete(name)
             case _:
@@ -260,6 +266,7 @@ class JournalStreams:
         stream = self.streams.get(name)
         if stream is None:
             return
+        stream.rebuild_deaths = record.rebuild_deaths
         stream.choices = [
             JournalChoice.of(choice.request, said)
             for choice, said in zip(stream.choices, record.choices, strict=True)

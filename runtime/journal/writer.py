@@ -28,12 +28,16 @@ from .reader import JournalContents
 from .records import (
     BEGIN_AT,
     FILL_AT,
+    REBUILDING_AT,
+    REBUILDING_TERM_SHIFT,
     AdmissionRecord,
     Deletion,
     OwnRecord,
+    RebuildDeath,
     RecordKind,
     Snapshot,
     encode_own,
+    rebuilding_word,
     seal,
 )
 
@@ -116,7 +120,8 @@ class JournalWriter:
     ) -> "JournalWriter":
         """Go on where a reader stopped: behind the last good record, in a later term.
 
-        Memory that an earlier life did not come to give back is given back.
+        Memory that an earlier life did not come to give back is given back, and the stream that it
+        was rebuilding when it died gets its `RebuildDeath`. Raises `OSError`.
         """
         assert term > contents.term, f"term {term} after {contents.term}"
         header = contents.header
@@ -135,6 +140,7 @@ class JournalWriter:
             memory.publish(FILL_AT, contents.end)
         memory.free(header.segment_bytes, writer._floor(header.begin))
         writer._free()
+        writer._note_death(contents)
         return writer
 
     @property
@@ -174,6 +180,10 @@ class JournalWriter:
                 self._bases.pop(name, None)
                 self._free()
 
+    def note_rebuilding(self, name: str | None) -> None:
+        """This stream is rebuilt from now on, or none is: what the next life finds of our death."""
+        self.memory.publish(REBUILDING_AT, 0 if name is None else rebuilding_word(self.term, name))
+
     def due(self) -> list[str]:
         """Names of streams whose snapshots are to be appended now; to be asked after each append.
 
@@ -212,6 +222,17 @@ class JournalWriter:
         self.memory.publish(FILL_AT, end)
         self.end = end
         self.number += 1
+
+    def _note_death(self, contents: JournalContents) -> None:
+        """Once for each death: where a later term than the word's has a record, that was first."""
+        word = contents.header.rebuilding
+        if not word:
+            return
+        term = word >> REBUILDING_TERM_SHIFT
+        names = [name for name in contents.streams.streams if rebuilding_word(term, name) == word]
+        if names and contents.term <= term:
+            self.append(RebuildDeath(names[0]))
+        self.memory.publish(REBUILDING_AT, 0)
 
     def _judge(self, admission: AdmissionRecord, size: int) -> None:
         assert admission.name not in self._bases, f"{admission.name} was admitted before"

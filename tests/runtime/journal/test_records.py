@@ -8,6 +8,7 @@ from triolet.engine.messages import FinishReason, TokenLogprobs
 from triolet.runtime.journal.records import (
     HEAD_BYTES,
     HEADER_BYTES,
+    REBUILDING_AT,
     AdmissionRecord,
     ChoiceEnd,
     ChoiceSnapshot,
@@ -18,12 +19,14 @@ from triolet.runtime.journal.records import (
     JournalHeader,
     JournalUnreadable,
     Placement,
+    RebuildDeath,
     RecordHead,
     RecordKind,
     Snapshot,
     StreamEnd,
     decode_payload,
     encode_own,
+    rebuilding_word,
     seal,
 )
 from triolet.transports.array import Array
@@ -49,7 +52,11 @@ def test_the_checksum_is_the_one_of_castagnoli() -> None:
 
 def test_a_fresh_header_is_read_again() -> None:
     header = JournalHeader(home=5, segment_bytes=4096)
-    assert JournalHeader.of(header.fresh()) == attrs.evolve(header, begin=4096, fill=4096)
+    fresh = header.fresh()
+    assert JournalHeader.of(fresh) == attrs.evolve(header, begin=4096, fill=4096)
+    word = rebuilding_word(9, "a")
+    noted = fresh[:REBUILDING_AT] + word.to_bytes(8, "little")
+    assert JournalHeader.of(noted).rebuilding == word != rebuilding_word(9, "b")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,8 @@ def test_a_header_that_is_cut_off_is_refused() -> None:
         StreamEnd("a", b"\0said"),
         Deletion("a"),
         Snapshot(admission=admission("a", choices=2), choices=[CHOICE, ChoiceSnapshot()]),
-        Snapshot(admission=admission("a"), choices=[CHOICE], said=b""),
+        Snapshot(admission=admission("a"), choices=[CHOICE], said=b"", rebuild_deaths=2),
+        RebuildDeath("a"),
     ],
     ids=lambda record: type(record).__name__,
 )

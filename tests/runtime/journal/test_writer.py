@@ -17,6 +17,7 @@ from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import (
     BEGIN_AT,
     FILL_AT,
+    REBUILDING_AT,
     ChoiceEnd,
     ClientCredit,
     Deletion,
@@ -242,6 +243,56 @@ def test_the_next_life_frees_what_the_last_one_did_not_come_to_free() -> None:
     left = NotedMemory(bytearray(torn))
     _, successor = open_writer(left, term=2)
     assert not any(left.data[SEGMENT_BYTES : successor.begin - successor.begin % SEGMENT_BYTES])
+
+
+def rebuild_deaths(memory: NotedMemory) -> dict[str, int]:
+    """As read; what the header says of it was taken away."""
+    contents = read_journal(memory)
+    assert contents.header.rebuilding == 0
+    return {name: stream.rebuild_deaths for name, stream in contents.streams.streams.items()}
+
+
+def test_a_death_while_a_stream_is_rebuilt_counts_once() -> None:
+    """Whatever its store at which the life that notes it dies as well."""
+    memory, writer = open_writer()
+    writer.append(admission("a"))
+    writer.append(admission("b"))
+    writer.note_rebuilding("a")
+    writer.note_rebuilding("b")
+    memory.stores.clear()
+    before = bytes(memory.data)
+    _, successor = open_writer(memory, term=2)
+    looked = 0
+    for data in left_by(before, memory.stores, Random(1)):
+        left = NotedMemory(bytearray(data))
+        open_writer(left, term=3)
+        assert rebuild_deaths(left) == {"a": 0, "b": 1}
+        looked += 1
+    assert looked > 3
+    # Of this life itself, whose first record that was; the stream's base moves meanwhile.
+    successor.note_rebuilding("b")
+    successor.append(read_journal(memory).streams.streams["b"].snapshot())
+    open_writer(memory, term=4)
+    assert rebuild_deaths(memory) == {"a": 0, "b": 2}
+
+
+@pytest.mark.parametrize("name", [None, "unknown"])
+def test_a_death_at_any_other_time_is_no_streams(name: str | None) -> None:
+    memory, writer = open_writer()
+    writer.append(admission("a"))
+    writer.note_rebuilding("a")
+    writer.note_rebuilding(name)
+    open_writer(memory, term=2)
+    assert rebuild_deaths(memory) == {"a": 0}
+
+
+def test_any_word_of_a_stream_that_is_rebuilt_is_taken() -> None:
+    for word in (1, 2**32, 2**63, 2**64 - 1):
+        memory, writer = open_writer()
+        writer.append(admission("a"))
+        memory.publish(REBUILDING_AT, word)
+        open_writer(memory, term=2)
+        assert rebuild_deaths(memory) == {"a": 0}
 
 
 def test_a_term_is_used_once() -> None:
