@@ -75,8 +75,11 @@ def admit(world: JournalWorld, which: int, chance: Random) -> None:
     except Overloaded:
         assert world.writer.used_bytes > LIMITS.bytes_max // 2
         world.reached["refused admission"] += 1
+        world.turn_at -= LIMITS.turn_bytes
+        world.clean()
         return
-    world.notes[name] = StreamNote(record, [ChoiceNote(each) for each in record.choices()], base)
+    choices = [ChoiceNote(each) for each in record.choices()]
+    world.notes[name] = StreamNote(record, choices, base, world.writer.end - base)
     world.note()
 
 

@@ -110,8 +110,9 @@ class StreamNote:
 
     admission: AdmissionRecord
     choices: list[ChoiceNote]
-    # Where its latest admission or snapshot lies.
+    # Where its latest admission or snapshot lies, and the bytes of that.
     base: int
+    base_bytes: int
     said: bytes | None = None
     # Terms of the lives that died while they rebuilt it.
     deaths: set[int] = attrs.field(factory=set)
@@ -159,6 +160,7 @@ def notes_of(streams: JournalStreams, deaths: Mapping[str, Set[int]]) -> dict[st
             admission=stream.admission,
             choices=list(map(_note_of, stream.choices)),
             base=stream.base,
+            base_bytes=stream.base_bytes,
             said=stream.said,
             deaths=set(deaths[name]),
         )

@@ -63,6 +63,8 @@ class JournalWorld:
     before: bytes = b""
     reached: Counter[str] = attrs.field(factory=Counter)
     term: int = 0
+    # Where the journal's end may be before there is another turn of cleaning, if it is long.
+    turn_at: int = 0
     count: int = 0
     attempts: int = 0
 
@@ -106,6 +108,7 @@ class JournalWorld:
         life, name = self.rebuilding.get(contents.header.rebuilding, (0, ""))
         note = self.notes.get(name)
         self.term += 1
+        self.turn_at = 0
         self.before, self.memory.stores = bytes(self.memory.data), []
         self.writer = self.parts.writer.resume(self.memory, contents, self.term, LIMITS)
         self.ends[contents.end] = (contents.term, contents.number)
@@ -139,12 +142,26 @@ class JournalWorld:
     def note(self) -> None:
         """What is true as of the record that was just written; then its owner cleans."""
         self._note_only()
-        for name in self.writer.due():
-            self.notes[name].base = self.writer.end
-            self.writer.append(self.notes[name].snapshot())
+        self.clean()
+
+    def clean(self) -> None:
+        """Half a byte for each byte by which a long journal grows, or a turn's for one refused."""
+        writer, limits = self.writer, LIMITS
+        names = writer.due()
+        if names:
+            self.reached["cleaned by a later life"] += self.turn_at == 0 and self.term > 1
+            size = sum(self.notes[name].base_bytes for name in names)
+            self.turn_at = writer.end + max(2 * size, limits.turn_bytes)
+        else:
+            assert writer.used_bytes <= limits.clean_above_bytes or writer.end < self.turn_at
+        for name in names:
+            note = self.notes[name]
+            note.base = writer.end
+            writer.append(note.snapshot())
+            note.base_bytes = writer.end - note.base
             self.reached["snapshot"] += 1
             self._note_only()
-        self.reached["freed"] = self.writer.begin // SEGMENT_BYTES
+        self.reached["freed"] = writer.begin // SEGMENT_BYTES
 
     def _note_only(self) -> None:
         key = (self.writer.term, self.writer.number)

@@ -24,7 +24,7 @@ from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStre
 from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
 from ...transports.links.channel import Peer
 from ..doubles.journal_acts import Act, apply
-from ..doubles.journal_world import JournalWorld, Parts
+from ..doubles.journal_world import LIMITS, JournalWorld, Parts
 from ..fuzzer import Fuzzer
 
 DRAWN = (
@@ -263,6 +263,25 @@ class _Forgetful(JournalWriter):
         return writer
 
 
+class _Idle(JournalWriter):
+    """Planted: a later life does not clean what it finds."""
+
+    def _note_death(self, contents: JournalContents) -> None:
+        super()._note_death(contents)
+        self._turn_at = contents.end + LIMITS.bytes_max
+
+
+class _Stubborn(JournalWriter):
+    """Planted: a journal that is full is cleaned only if it grows."""
+
+    def _judge(self, admission: AdmissionRecord, size: int) -> None:
+        turn_at = self._turn_at
+        try:
+            super()._judge(admission, size)
+        finally:
+            self._turn_at = turn_at
+
+
 FUZZER = Fuzzer[Act, Parts](
     name="journal",
     invariant="a reader finds what was published, and nothing beyond the last good record",
@@ -290,11 +309,14 @@ FUZZER = Fuzzer[Act, Parts](
         "memory is freed before snapshots are published": Parts(writer=_Greedy),
         "the beginning is no record's": Parts(writer=_Rounding),
         "a later life numbers from one": Parts(writer=_Forgetful),
+        "a later life does not clean": Parts(writer=_Idle),
+        "a journal that is full stays so": Parts(writer=_Stubborn),
     },
     round_events=80,
     smoke_rounds=60,
     reaches=frozenset(
         {
+            "cleaned by a later life",
             *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
             *("inexact", "late", "rebuild death", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),

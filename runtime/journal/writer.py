@@ -185,9 +185,10 @@ class JournalWriter:
         self.memory.publish(REBUILDING_AT, 0 if name is None else rebuilding_word(self.term, name))
 
     def due(self) -> list[str]:
-        """Names of streams whose snapshots are to be appended now; to be asked after each append.
+        """Names of streams whose snapshots are to be appended now.
 
-        Empty as long as the journal is short, or has hardly grown since the last time.
+        To be asked after each append, one that was refused with `Overloaded` included. Empty as
+        long as the journal is short, or has hardly grown since the last time in this life.
         """
         if self.end < self._turn_at:
             return []
@@ -241,6 +242,8 @@ class JournalWriter:
         if worst > self.limits.stream_bytes_max:
             raise JournalStreamTooLarge(worst, self.limits.stream_bytes_max)
         if self.used_bytes + size > self.limits.bytes_max:
+            # As if it had grown: else a journal that nothing grows would stay full.
+            self._turn_at -= self.limits.turn_bytes
             raise Overloaded(limit="journal_bytes_max")
 
     def _oldest(self) -> int:

@@ -179,6 +179,31 @@ def test_admission_is_refused_at_the_bound_and_what_was_admitted_goes_on() -> No
     writer.append(admission("more", body=b"x" * 900))
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_full_journal_that_only_admissions_would_grow_is_cleaned(is_resumed: bool) -> None:
+    """Idle streams pin what others have left: a refused admission is as good as growth."""
+    limits = attrs.evolve(SMALL, clean_above_bytes=1000)
+    memory, writer = open_writer(limits=limits)
+    for number in range(3):
+        writer.append(admission(f"idle{number}"))
+    for number in range(3):
+        writer.append(admission(f"s{number}", body=b"x" * 400))
+    for number in range(3):
+        writer.append(Deletion(f"s{number}"))
+    clean(memory, writer)
+    if is_resumed:
+        _, writer = open_writer(memory, term=2, limits=limits)
+    refused = 0
+    while writer.statistics().streams == 3 and refused < 20:
+        try:
+            writer.append(admission("more", body=b"x" * 1200))
+        except Overloaded:
+            refused += 1
+            clean(memory, writer)
+    assert 0 < refused < 20
+    assert sorted(read_journal(memory).streams.streams) == ["idle0", "idle1", "idle2", "more"]
+
+
 def test_a_stream_that_may_need_too_much_is_refused_for_good() -> None:
     _, writer = open_writer(limits=SMALL)
     large = attrs.evolve(admission("a"), requests=[request("a#0", max_tokens=700)])
