@@ -118,6 +118,7 @@ class JournalWorld:
             note.deaths.add(life)
             self.reached["rebuild death"] += 1
             self._note_only()
+            assert self.found(contents) == self.history[self.term, self.writer.number]
             self._die_again()
 
     def _die_again(self) -> None:

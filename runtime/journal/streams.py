@@ -140,6 +140,12 @@ class JournalStream:
     # Lives of the frontend that ended while they rebuilt it.
     rebuild_deaths: int = 0
 
+    def handle_end(self, said: bytes) -> None:
+        """It has ended: no choice goes on."""
+        self.said = said
+        for choice in self.choices:
+            choice.stream_ended, choice.peer = True, None
+
     def snapshot(self) -> Snapshot:
         """All of it, as one record."""
         return Snapshot(
@@ -283,10 +289,9 @@ class JournalStreams:
         if stream.said is not None:
             self.passed_over["late"] += 1
             return
-        stream.said = said
         for choice in stream.choices:
-            choice.stream_ended = True
             self._displace(choice)
+        stream.handle_end(said)
 
     def _place(self, choice: JournalChoice, record: Placement) -> None:
         self._displace(choice)

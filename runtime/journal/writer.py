@@ -121,7 +121,7 @@ class JournalWriter:
         """Go on where a reader stopped: behind the last good record, in a later term.
 
         Memory that an earlier life did not come to give back is given back, and the stream that it
-        was rebuilding when it died gets its `RebuildDeath`. Raises `OSError`.
+        was rebuilding when it died gets its `RebuildDeath`, in the contents too. Raises `OSError`.
         """
         assert term > contents.term, f"term {term} after {contents.term}"
         header = contents.header
@@ -233,6 +233,7 @@ class JournalWriter:
         names = [name for name in contents.streams.streams if rebuilding_word(term, name) == word]
         if names and contents.term <= term:
             self.append(RebuildDeath(names[0]))
+            contents.streams.streams[names[0]].rebuild_deaths += 1
         self.memory.publish(REBUILDING_AT, 0)
 
     def _judge(self, admission: AdmissionRecord, size: int) -> None:

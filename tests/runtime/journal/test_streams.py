@@ -126,6 +126,7 @@ def test_nothing_counts_after_the_end_of_a_stream() -> None:
     assert streams.passed_over == {"row": 1, "output": 1, "late": 4}
     assert streams.streams["a"].snapshot() == after
     assert after.said == b"completed"
+    assert all(choice.is_over for choice in streams.streams["a"].choices)
     assert [choice.token_ids for choice in after.choices] == [[10], [20]]
     streams.check_invariants()
     streams.handle_own(Deletion("a"), 0, 0)
