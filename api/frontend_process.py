@@ -7,6 +7,7 @@ descriptors over the control socket, engines' addresses by membership.
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import attrs
@@ -78,8 +79,9 @@ async def main(child: ChildFds) -> None:
         root = RootCalls(control.send)
         application = Application(frontend, settings.serve, foreign, root)
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
-        with open_slot(page_fd, 0):
-            close_fds(handshake.fds)
+        with open_slot(page_fd, 0), ExitStack() as owned:
+            close_fds(handshake.fds[:1])
+            owned.callback(close_fds, handshake.fds[1:])  # its journal, if there is one
             async with (
                 open_frontend_services(channel, frontend.client),
                 open_queue_source() as source,

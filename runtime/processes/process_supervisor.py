@@ -32,7 +32,7 @@ class ProcessOwner(Protocol):
     """What a fleet decides about its processes; called in the loop, must not block."""
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A process is about to be spawned; returns its INIT."""
+        """A process is about to be spawned; returns its INIT. Raises `BootRefused` if it cannot."""
 
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """It is READY, with this payload."""

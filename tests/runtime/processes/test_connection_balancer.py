@@ -1,7 +1,7 @@
 """The frontend with fewest streams gets the connection; what is under way counts."""
 
 from triolet.runtime.messages import FrontendLoad
-from triolet.runtime.processes.frontend_fleet import ConnectionBalancer
+from triolet.runtime.processes.connection_balancer import ConnectionBalancer
 
 
 def make(count: int = 2) -> ConnectionBalancer:
