@@ -28,12 +28,12 @@ from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
     RootReply,
 )
@@ -213,8 +213,9 @@ class FrontendProcess:
                     self._take_connection(fds)
                 case EngineMembership():
                     self.frontend.client.apply_membership(message)
-                case FailedFrontends(reasons=reasons):
-                    self.application.failed_frontends = reasons
+                case FrontendStates(failed=failed):
+                    self.application.failed_frontends = failed
+                    self.application.foreign.handle_frontends(message)
                 case Drain():
                     self._start_drain(nursery)
                 case ForeignCall():

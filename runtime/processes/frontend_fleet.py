@@ -27,12 +27,12 @@ from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
     RootCall,
     RootReply,
@@ -194,7 +194,7 @@ class FrontendFleet:
         self.on_membership(self.directory.handle_failed(rank))
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
-        self.processes.publish(FailedFrontends(dict(failed)))
+        self._publish_states()
 
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
@@ -221,7 +221,7 @@ class FrontendFleet:
         """
         self._hold_journal(rank)
         self._terms[rank] = self.directory.handle_starting(rank)
-        self.processes.publish(FailedFrontends(dict(self.processes.failed)))
+        self._publish_states()
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
@@ -240,7 +240,7 @@ class FrontendFleet:
         self._has_served = True
         self.balancer.handle_up(rank)
         child.publish(self.engines())
-        child.publish(FailedFrontends(dict(self.processes.failed)))
+        self._publish_states()
         if self._draining:  # its INIT may be older than the drain
             assert self.processes.nursery is not None, "it runs"
             self._send_drain(self.processes.nursery, child)
@@ -264,6 +264,7 @@ class FrontendFleet:
         """A frontend is gone, its connections with it; engines keep its requests for a while."""
         self.balancer.handle_gone(rank)
         self.on_membership(self.directory.handle_gone(rank))
+        self._publish_states()
         self.notify()
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
@@ -274,13 +275,19 @@ class FrontendFleet:
                 self.balancer.handle_load(rank, message)
                 self.notify()
             case ForeignCall() | ForeignReply():
-                epochs = {each: child.epoch for each, child in self.processes.ready.items()}
-                if (delivery := deliver(message, epochs)) is not None:
+                if (delivery := deliver(message, self._epochs())) is not None:
                     self._send_soon(delivery.frontend, delivery.message, name="foreign-call")
             case RootCall():
                 self._send_soon(rank, message, name="root-call")
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
+
+    def _epochs(self) -> dict[int, int]:
+        return {rank: child.epoch for rank, child in self.processes.ready.items()}
+
+    def _publish_states(self) -> None:
+        """To every frontend: those that wait for an answer of another hear of its death so."""
+        self.processes.publish(FrontendStates(self._epochs(), dict(self.processes.failed)))
 
     def _send_soon(self, rank: int, message: object, *, name: str) -> None:
         """Send to a frontend in a task of its own, so that one that hangs delays no other.

@@ -31,7 +31,6 @@ from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
@@ -39,6 +38,7 @@ from triolet.runtime.messages import (
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
 )
 from triolet.runtime.processes.membership import reply_to
@@ -93,7 +93,7 @@ class ActingFrontend:
     received: int = 0
     kept: list[socket.socket] = attrs.field(factory=list)
     heard: dict[str, Any] = attrs.field(
-        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "failed": ""}
+        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "up": "", "failed": ""}
     )
 
     async def run(self) -> None:
@@ -105,8 +105,9 @@ class ActingFrontend:
                     await self.take(socket.socket(fileno=fds[0]))
                 case EngineMembership(number=number):
                     self.heard["memberships"] += f"{number} "
-                case FailedFrontends(reasons=reasons):
-                    self.heard["failed"] = "".join(f"{r} {why};" for r, why in reasons.items())
+                case FrontendStates(ready=ready, failed=failed):
+                    self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
+                    self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
                 case Drain():
                     self.heard["drains"] += 1
                     while self.kept:

@@ -149,12 +149,19 @@ async def test_one_frontend_asks_another() -> None:
         assert replies.startswith("1 found resp of 1;")
 
 
-async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
-    async with open_bed(["asks"]) as bed:
-        await bed.passed()
-        while not (replies := (await facts_of(bed.fleet.processes.ready[0]))["replies"]):
+async def test_frontends_hear_which_of_them_are_up() -> None:
+    async with open_bed(["ready"], ["late", "late", "late"]) as bed:
+        await bed.diary.wait_for(ChildProgress)
+        child = (await bed.diary.wait_for(ChildReady)) and bed.fleet.processes.ready[0]
+        while (up := (await facts_of(child))["up"]) != f"0 {child.epoch};":
+            assert up == ""
+        other = bed.fleet.processes.booting[1]
+        os.kill(other.process.pid, signal.SIGUSR1)
+        while f"1 {other.epoch};" not in (await facts_of(child))["up"]:
             pass
-        assert replies == "1 gone ;"
+        bed.kill(1)
+        while (await facts_of(child))["up"] != f"0 {child.epoch};":
+            pass
 
 
 async def test_engines_are_told_at_once_and_when_they_change() -> None:
