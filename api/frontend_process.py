@@ -127,6 +127,21 @@ class LoadReports:
             with waiting_for("changes of the load"):
                 await self._changed.wait()
 
+    async def watch(
+        self,
+        event: Callable[[], trio.Event],
+        what: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task: report whenever `event`, which is replaced when it is set, was set."""
+        task_status.started()
+        while True:
+            following = event()
+            self.changed()  # of what came before this event: it was not waited for
+            with waiting_for(f"changes of {what}"):
+                await following.wait()
+
 
 @attrs.define(eq=False)
 class FrontendProcess:
@@ -152,6 +167,9 @@ class FrontendProcess:
         deaf, which is worse than dead.
         """
         serve = partial(serve_connections, self.source, self.application)
+        engines_changed = partial(
+            self._reports.watch, lambda: self.frontend.client.engines_changed, "the engines"
+        )
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
             settle_heap()
             await handshake.ready(msgspec.msgpack.encode(ready))
@@ -159,7 +177,7 @@ class FrontendProcess:
                 self._start_drain(nursery)
             async with (
                 open_service(self._reports.run, name="load-reports"),
-                open_service(self._watch_engines, name="engines-changed"),
+                open_service(engines_changed, name="engines-changed"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await trio.sleep_forever()
@@ -177,16 +195,6 @@ class FrontendProcess:
             connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(self.frontend.client.balancer.engines),
         )
-
-    async def _watch_engines(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Background task `engines-changed`: an engine that came or went changes the load."""
-        task_status.started()
-        while True:
-            with waiting_for("changes of the engines"):
-                await self.frontend.client.engines_changed.wait()
-            self._reports.changed()
 
     async def _run_control(
         self,
