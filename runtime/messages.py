@@ -56,6 +56,7 @@ class ControlCall(enum.StrEnum):
     """What may be asked of a root, by commands and by admins."""
 
     TREE = "tree"
+    PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
 
 
@@ -65,6 +66,28 @@ class RestartedPlace:
 
     place: Place
     was: EngineState
+
+
+@attrs.frozen
+class PlaceState:
+    """A place as it is now: starting, ready or failed, for this `reason`; `epoch` 0: no process."""
+
+    place: Place
+    state: EngineState
+    epoch: int
+    reason: str = ""
+
+
+@attrs.frozen
+class ServerPlaces:
+    """Every place of a server; `is_linked`: frontends could send to all engines that are up.
+
+    One that is ordered to begin anew has served out, ended and booted in `restart_s`, or failed.
+    """
+
+    places: list[PlaceState]
+    is_linked: bool
+    restart_s: float
 
 
 @attrs.frozen(kw_only=True)

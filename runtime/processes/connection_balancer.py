@@ -93,6 +93,10 @@ class ConnectionBalancer:
         """Whether this frontend has no connection, or is gone."""
         return rank not in self._frontends or self._frontends[rank].is_idle()
 
+    def is_linked(self, engines: int) -> bool:
+        """Whether every frontend has so many engines that take requests."""
+        return all(each.load.engines_ready >= engines for each in self._frontends.values())
+
     def can_serve(self) -> bool:
         """Whether some frontend has an engine that takes requests."""
         return any(f.load.engines_ready for f in self._frontends.values())

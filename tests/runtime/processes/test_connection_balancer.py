@@ -11,6 +11,14 @@ def make(count: int = 2) -> ConnectionBalancer:
     return balancer
 
 
+def test_a_server_is_linked_when_every_frontend_has_every_engine() -> None:
+    balancer = make()
+    assert balancer.is_linked(0)
+    balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=2))
+    balancer.handle_load(1, FrontendLoad(0, 0, 0, engines_ready=1))
+    assert [balancer.is_linked(engines) for engines in (1, 2)] == [True, False]
+
+
 def test_no_frontend_no_choice() -> None:
     assert ConnectionBalancer().choose() is None
 
