@@ -151,15 +151,27 @@ def restart(
     *,
     engine: Annotated[int | None, Parameter(help="Rank of the engine that begins anew.")] = None,
     frontend: Annotated[int | None, Parameter(help="The same of a frontend.")] = None,
+    rolling: Annotated[bool, Parameter(help="All of them, one after the other.")] = False,
 ) -> None:
     """Begin an engine or a frontend of a running server anew; without one, all that were given up.
 
     What runs there is stopped in order: a frontend serves out first, at most for the server's
     `--grace` (not at a second order); what an engine computes goes on elsewhere.
+
+    With `--rolling` each engine and frontend begins anew when the one before is ready. Ctrl-C ends
+    that behind the one under way, which comes back by itself.
     """
     from .api.commands.exits import errors_as_sentences, print_whole
+    from .api.commands.rolling import NotBack, restart_rolling
+    from .runtime.processes.control_server import ask_run
+    from .runtime.processes.run_folder import find_run
 
-    with errors_as_sentences():
+    with errors_as_sentences(NotBack):
+        if rolling:
+            if engine is not None or frontend is not None:
+                raise InvalidParameter("rolling", "is for all places: name no engine or frontend")
+            trio.run(restart_rolling, partial(ask_run, find_run(run)), print_whole)
+            return
         print_whole(trio.run(restart_text, run, engine, frontend))
 
 

@@ -7,6 +7,7 @@ descriptors over the control socket, engines' addresses by membership.
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import attrs
@@ -27,12 +28,12 @@ from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
     RootReply,
 )
@@ -78,8 +79,9 @@ async def main(child: ChildFds) -> None:
         root = RootCalls(control.send)
         application = Application(frontend, settings.serve, foreign, root)
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
-        with open_slot(page_fd, 0):
-            close_fds(handshake.fds)
+        with open_slot(page_fd, 0), ExitStack() as owned:
+            close_fds(handshake.fds[:1])
+            owned.callback(close_fds, handshake.fds[1:])  # its journal, if there is one
             async with (
                 open_frontend_services(channel, frontend.client),
                 open_queue_source() as source,
@@ -125,6 +127,21 @@ class LoadReports:
             with waiting_for("changes of the load"):
                 await self._changed.wait()
 
+    async def watch(
+        self,
+        event: Callable[[], trio.Event],
+        what: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task: report whenever `event`, which is replaced when it is set, was set."""
+        task_status.started()
+        while True:
+            following = event()
+            self.changed()  # of what came before this event: it was not waited for
+            with waiting_for(f"changes of {what}"):
+                await following.wait()
+
 
 @attrs.define(eq=False)
 class FrontendProcess:
@@ -150,6 +167,9 @@ class FrontendProcess:
         deaf, which is worse than dead.
         """
         serve = partial(serve_connections, self.source, self.application)
+        engines_changed = partial(
+            self._reports.watch, lambda: self.frontend.client.engines_changed, "the engines"
+        )
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
             settle_heap()
             await handshake.ready(msgspec.msgpack.encode(ready))
@@ -157,7 +177,7 @@ class FrontendProcess:
                 self._start_drain(nursery)
             async with (
                 open_service(self._reports.run, name="load-reports"),
-                open_service(self._watch_engines, name="engines-changed"),
+                open_service(engines_changed, name="engines-changed"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await trio.sleep_forever()
@@ -175,16 +195,6 @@ class FrontendProcess:
             connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(self.frontend.client.balancer.engines),
         )
-
-    async def _watch_engines(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Background task `engines-changed`: an engine that came or went changes the load."""
-        task_status.started()
-        while True:
-            with waiting_for("changes of the engines"):
-                await self.frontend.client.engines_changed.wait()
-            self._reports.changed()
 
     async def _run_control(
         self,
@@ -211,8 +221,9 @@ class FrontendProcess:
                     self._take_connection(fds)
                 case EngineMembership():
                     self.frontend.client.apply_membership(message)
-                case FailedFrontends(reasons=reasons):
-                    self.application.failed_frontends = reasons
+                case FrontendStates(failed=failed):
+                    self.application.failed_frontends = failed
+                    self.application.foreign.handle_frontends(message)
                 case Drain():
                     self._start_drain(nursery)
                 case ForeignCall():

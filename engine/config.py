@@ -64,7 +64,7 @@ def setting(
     """
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        name, wanted = attribute.name, type(default)
+        name, wanted = option.replace("-", "_") or attribute.name, type(default)
         # An engine reads its settings strictly: it would die of a wrong type, again and again.
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise InvalidParameter(name, f"must be {_TYPE_NAMES[wanted]}, not {value!r}")

@@ -75,6 +75,29 @@ class ReplaySettings:
 
 
 @attrs.frozen(kw_only=True)
+class JournalSettings:
+    """What a server keeps of a frontend's streams for the next life of its rank."""
+
+    enabled: bool = setting(
+        default=True,
+        option="journal",
+        help="Keep what a frontend has promised in memory that outlives it.",
+    )
+    # `JournalLimits.bytes_max`. As much as the embeddings of all requests, which it holds as well.
+    bytes_max: int = setting(
+        256 * 2**20,
+        at_least=1,
+        option="journal-bytes-max",
+        help="Bytes of a frontend's journal at which it refuses new requests.",
+        rare=True,
+    )
+    # Half of a response's longest `keep_s`: clients come back within seconds, or not at all.
+    adopted_keep_s: float = setting(
+        30.0, help="Seconds a stream of a dead frontend waits for its reader to come back."
+    )
+
+
+@attrs.frozen(kw_only=True)
 class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
@@ -156,6 +179,8 @@ class RuntimeSettings:
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     replay: ReplaySettings = attrs.field(factory=ReplaySettings)
+    # Of frontends that are processes; an embedding program takes its streams along when it dies.
+    journal: JournalSettings = attrs.field(factory=JournalSettings)
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
     # Of the processes that are ours to log for; an embedding program logs as it likes.

@@ -56,6 +56,7 @@ class ControlCall(enum.StrEnum):
     """What may be asked of a root, by commands and by admins."""
 
     TREE = "tree"
+    PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
 
 
@@ -65,6 +66,28 @@ class RestartedPlace:
 
     place: Place
     was: EngineState
+
+
+@attrs.frozen
+class PlaceState:
+    """A place as it is now: starting, ready or failed, for this `reason`; `epoch` 0: no process."""
+
+    place: Place
+    state: EngineState
+    epoch: int
+    reason: str = ""
+
+
+@attrs.frozen
+class ServerPlaces:
+    """Every place of a server; `is_linked`: frontends could send to all engines that are up.
+
+    One that is ordered to begin anew has served out, ended and booted in `restart_s`, or failed.
+    """
+
+    places: list[PlaceState]
+    is_linked: bool
+    restart_s: float
 
 
 @attrs.frozen(kw_only=True)
@@ -147,7 +170,8 @@ class ForeignVerb(enum.StrEnum):
 class ForeignCall:
     """One frontend asks another for a response; the root passes it on to rank `frontend`.
 
-    The caller has a deadline; `call_id` is its own, and `caller_epoch` fences the answer.
+    It may be lost, with its owner, and be asked again: each sending has a `call_id` of the caller's
+    own. `caller_epoch` fences the answer.
     """
 
     caller: int
@@ -166,7 +190,6 @@ class ForeignOutcome(enum.StrEnum):
     FOUND = "found"
     NOT_FOUND = "not_found"
     REFUSED = "refused"  # found, but this cannot be done with it; `text` is the refusal as JSON
-    GONE = "gone"  # no frontend of that rank is up; said by the root
 
 
 @attrs.frozen(kw_only=True)
@@ -199,10 +222,14 @@ class RootReply:
 
 
 @attrs.frozen
-class FailedFrontends:
-    """{rank: why} of the frontends that are given up; a full snapshot, the latest wins."""
+class FrontendStates:
+    """The frontends of this server; full snapshots, the latest wins. Others are between two lives.
 
-    reasons: dict[int, str]
+    `ready` has the epochs of those that are up, `failed` says why the others are given up.
+    """
+
+    ready: dict[int, int] = attrs.field(factory=dict)
+    failed: dict[int, str] = attrs.field(factory=dict)
 
 
 ROOT_TO_FRONTEND = (
@@ -213,6 +240,6 @@ ROOT_TO_FRONTEND = (
     ForeignCall,
     ForeignReply,
     RootReply,
-    FailedFrontends,
+    FrontendStates,
 )
 FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply, RootCall)

@@ -36,7 +36,7 @@ ROOMS = {
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
     ],
     "runtime": [
-        "errors", "events", "messages", "config", "text", "processes", "journal", "frontend",
+        "errors", "events", "messages", "config", "text", "journal", "processes", "frontend",
         "runtime", "llm",
     ],
     "api": [

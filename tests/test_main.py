@@ -190,3 +190,9 @@ async def test_what_cannot_be_restarted_is_one_sentence() -> None:
             await restart_text(None, 0, 0)
     with pytest.raises(RunNotFound):
         await restart_text(None, 0, None)
+
+
+def test_rolling_names_no_place(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = run(["restart", "--rolling", "--frontend", "0"], capsys)
+    assert code == 2
+    assert said.startswith("triolet: --rolling is for all places")

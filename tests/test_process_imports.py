@@ -28,13 +28,14 @@ ROOMS = {"engine", "runtime", "nurseries", "transports"}
 # Of the edge, what a command needs that serves; not what a frontend serves with.
 EDGE_OF_ROOT = {"commands", "errors", "http", "openai", "settings"}
 PROCESSES = {
-    ("triolet.runtime.processes.root",): (COMMON, ROOMS),
+    # Of a journal the root writes the header, with its checksum.
+    ("triolet.runtime.processes.root",): (COMMON | {"crc32c"}, ROOMS),
     # The live root of `triolet serve`, all that its command imports by and by.
     (
         "triolet.api.commands.exits",
         "triolet.api.commands.plan",
         "triolet.api.commands.serve",
-    ): (COMMON | {"cattrs"}, ROOMS | {"api"}),
+    ): (COMMON | {"cattrs", "crc32c"}, ROOMS | {"api"}),
     ("triolet.engine.process.main",): (
         COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
     ),

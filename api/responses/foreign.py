@@ -2,8 +2,12 @@
 
 An id of a response names its frontend. Another frontend's call goes to the root, which passes it on
 by rank, and the reply comes back the same way; the owner checks the principal, so that another's
-response does not exist for the caller here either. Callers wait for a bounded time; events of a
-response that runs are fetched in batches, each behind the number that came last.
+response does not exist for the caller here either. Events of a response that runs are fetched in
+batches, each behind the number that came last.
+
+Callers wait for a bounded time. An owner that is between two lives, or dies with the call in hand,
+is no answer: its successor has the response, and is asked. Each verb may be repeated: most only
+read, what is cancelled stays so, and what is not found when it is to be deleted again is deleted.
 """
 
 import itertools
@@ -21,6 +25,7 @@ from ...runtime.messages import (
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
+    FrontendStates,
     Place,
     RootCall,
     RootReply,
@@ -38,6 +43,9 @@ from .store import ResponseStore, response_not_found
 logger = logging.getLogger(__name__)
 # As for all calls over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
+# How long a caller waits, successors included. A warm spare adopts within a second, a new process
+# within some, more on a busy machine; above that clients ask again themselves.
+ADOPTION_WAIT_S = 10.0
 # The root gathers for two seconds at most; a second more for the way.
 ROOT_CALL_S = 3.0
 # Calls that wait here for a reply, and replies that wait here for an end.
@@ -50,11 +58,14 @@ Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
 
 
 @attrs.define(eq=False)
-class _Waiting:
-    """One call under way."""
+class _Attempt:
+    """One sending of a call, to one life of the owner."""
 
-    arrived: trio.Event = attrs.field(factory=trio.Event)
-    reply: ForeignReply | None = None
+    frontend: int
+    epoch: int
+    # Set when there is a reply, or that life is over.
+    over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    reply: ForeignReply | None = attrs.field(default=None, init=False)
 
 
 @attrs.frozen
@@ -83,7 +94,11 @@ class ForeignResponses:
     frontends: int = 1
     epoch: int = 0
     send: Send | None = None
-    _calls: dict[int, _Waiting] = attrs.field(factory=dict, init=False)
+    _states: FrontendStates = attrs.field(factory=FrontendStates, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _calling: int = attrs.field(default=0, init=False)
+    # {call id: attempt}
+    _attempts: dict[int, _Attempt] = attrs.field(factory=dict, init=False)
     _call_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _answering: int = attrs.field(default=0, init=False)
 
@@ -103,38 +118,79 @@ class ForeignResponses:
     ) -> Any:
         """What `carry_out` gives in the frontend that has the response.
 
-        Raises `ApiError`: 404, the owner's refusal, or 503 when it is silent.
+        Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
         frontend = frontend_of(response_id)
         assert frontend is not None
-        if len(self._calls) >= CALLS_MAX:
+        if self._calling >= CALLS_MAX:
             raise _unreachable()
         call = ForeignCall(
             caller=self.rank,
             caller_epoch=self.epoch,
-            call_id=next(self._call_ids),
+            call_id=0,
             frontend=frontend,
             verb=verb,
             response_id=response_id,
             principal=principal,
             starting_after=starting_after,
         )
+        self._calling += 1
+        try:
+            with trio.move_on_after(ADOPTION_WAIT_S):
+                return _answer_in(await self._ask(call), verb, response_id)
+        finally:
+            self._calling -= 1
+        raise _unreachable()
+
+    async def _ask(self, call: ForeignCall) -> ForeignReply:
+        """Ask each life of the owner until one replies. Raises `ApiError` if there will be none."""
+        is_repeated = False
+        while True:
+            epoch = await self._wait_up(call.frontend)
+            call = attrs.evolve(call, call_id=next(self._call_ids))
+            if (reply := await self._attempt(call, epoch)) is not None:
+                break
+            is_repeated = True
+        is_missing = reply.outcome is ForeignOutcome.NOT_FOUND
+        if is_repeated and is_missing and call.verb is ForeignVerb.DELETE:
+            return reply_to(call, ForeignOutcome.FOUND, "{}")  # by the life that could not reply
+        return reply
+
+    async def _wait_up(self, frontend: int) -> int:
+        """The epoch of the owner, when it is up. Raises `ApiError` if it is given up."""
+        while (epoch := self._states.ready.get(frontend)) is None:
+            if frontend in self._states.failed:
+                raise _unreachable()
+            await self._changed.wait()
+        return epoch
+
+    async def _attempt(self, call: ForeignCall, epoch: int) -> ForeignReply | None:
+        """The reply of this life; None if it ends, or is silent."""
         assert self.send is not None
-        waiting = self._calls[call.call_id] = _Waiting()
+        attempt = self._attempts[call.call_id] = _Attempt(call.frontend, epoch)
         try:
             with trio.move_on_after(CALL_S):
                 await self.send(call)
-                await waiting.arrived.wait()
+                await attempt.over.wait()
         finally:
-            del self._calls[call.call_id]
-        return _answer_in(waiting.reply, verb, response_id)
+            del self._attempts[call.call_id]
+        return attempt.reply
 
     def handle_reply(self, reply: ForeignReply) -> None:
         """The reply to a call of ours; a late one, or one to an earlier epoch, is dropped."""
-        waiting = self._calls.get(reply.call_id)
-        if waiting is not None and reply.caller_epoch == self.epoch:
-            waiting.reply = reply
-            waiting.arrived.set()
+        attempt = self._attempts.get(reply.call_id)
+        if attempt is not None and reply.caller_epoch == self.epoch:
+            attempt.reply = reply
+            attempt.over.set()
+
+    def handle_frontends(self, states: FrontendStates) -> None:
+        """Frontends came up or are gone; what those had in hand will not be replied to."""
+        self._states = states
+        self._changed.set()
+        self._changed = trio.Event()
+        for attempt in self._attempts.values():
+            if states.ready.get(attempt.frontend) != attempt.epoch:
+                attempt.over.set()
 
     # ---- replies
 
@@ -202,10 +258,8 @@ class ForeignReader:
         return events
 
 
-def _answer_in(reply: ForeignReply | None, verb: ForeignVerb, response_id: str) -> Any:
+def _answer_in(reply: ForeignReply, verb: ForeignVerb, response_id: str) -> Any:
     """What a reply brings. Raises `ApiError`."""
-    if reply is None or reply.outcome is ForeignOutcome.GONE:
-        raise _unreachable()
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:

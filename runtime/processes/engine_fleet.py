@@ -158,7 +158,9 @@ class EngineFleet:
         self.on_membership(self.directory.handle_gone(rank, cause))
 
     def restart(self, rank: int) -> None:
-        """Begin an engine anew; what it computes is placed elsewhere, as when it dies."""
+        """Begin an engine anew; what it computes is placed elsewhere, at once, as when it hangs."""
+        if rank in self.processes.ready:
+            self.handle_failing(rank, "was stopped")
         self.processes.restart(rank)
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that die
 a new epoch. Its module is given by name, since this floor imports nothing of HTTP.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,118 +22,26 @@ from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
 from ..events import ChildFailed, OnEvent
+from ..journal.memory import create_journal
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
     RootCall,
     RootReply,
 )
 from .child_process import ChildProcess, run_child_process
+from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
 from .membership import FrontendDirectory, deliver
 from .process_supervisor import ProcessSupervisor, RunChild
-
-
-@attrs.define(eq=False)
-class _Frontend:
-    """One frontend as its latest report has it, and what was passed to it since."""
-
-    load: FrontendLoad
-    # Connections passed to it so far; the report says how many of them it had received.
-    passed: int = 0
-    # It did not take a connection in time, and has not reported since: others come first.
-    silent: bool = False
-    # It is to be restarted: it gets nothing new.
-    is_leaving: bool = False
-
-    def streams(self) -> int:
-        # Idle connections weigh too, a little, so that they spread when nothing streams.
-        return self.unended() * 64 + self.load.open_connections
-
-    def is_idle(self) -> bool:
-        return not self.load.open_connections and self.unended() == 0
-
-    def unended(self) -> int:
-        """Streams that are open or under way."""
-        return self.load.open_streams + self.passed - self.load.connections_received
-
-    def order(self) -> tuple[bool, bool, int]:
-        # One without an engine can only refuse: it has just come up, or lost its links.
-        return self.silent, self.load.engines_ready == 0, self.streams()
-
-
-@attrs.define(eq=False)
-class ConnectionBalancer:
-    """Balancer of accepted connections: the next goes to the frontend with fewest open streams.
-
-    Sans-IO. Reports are late by nature, so connections that were passed and not yet reported count
-    as a stream each. Ties go to the one that got a connection longest ago.
-    """
-
-    _frontends: dict[int, _Frontend] = attrs.field(factory=dict, init=False)
-
-    def handle_up(self, rank: int) -> None:
-        """A frontend is ready; it has nothing yet."""
-        self._frontends[rank] = _Frontend(FrontendLoad(0, 0, 0))
-
-    def handle_gone(self, rank: int) -> None:
-        """A frontend is gone, its connections with it."""
-        self._frontends.pop(rank, None)
-
-    def handle_load(self, rank: int, load: FrontendLoad) -> None:
-        """A frontend's report; ignored when the frontend is gone already."""
-        if rank in self._frontends:
-            self._frontends[rank].load = load
-            self._frontends[rank].silent = False
-
-    def handle_not_taken(self, rank: int) -> None:
-        """The frontend that was chosen last did not take its connection: it is not counted."""
-        self._frontends[rank].passed -= 1
-        self._frontends[rank].silent = True
-
-    def handle_leaving(self, rank: int) -> bool:
-        """A frontend is to be restarted and gets nothing new; False if it is gone, or knows."""
-        frontend = self._frontends.get(rank)
-        if frontend is None or frontend.is_leaving:
-            return False
-        frontend.is_leaving = True
-        return True
-
-    def choose(self) -> int | None:
-        """The frontend for the next connection, counted as passed; None when there is none."""
-        candidates = [rank for rank, each in self._frontends.items() if not each.is_leaving]
-        if not candidates:
-            return None
-        rank = min(candidates, key=lambda r: self._frontends[r].order())
-        frontend = self._frontends.pop(rank)
-        frontend.passed += 1
-        self._frontends[rank] = frontend  # to the end of the order: next time ties pass it by
-        return rank
-
-    def open_streams(self) -> int:
-        """Streams that are open or under way, over all frontends."""
-        return sum(each.unended() for each in self._frontends.values())
-
-    def is_idle(self) -> bool:
-        """Whether no connection is open or under way anywhere; a drain waits for this."""
-        return all(each.is_idle() for each in self._frontends.values())
-
-    def is_served_out(self, rank: int) -> bool:
-        """Whether this frontend has no connection, or is gone."""
-        return rank not in self._frontends or self._frontends[rank].is_idle()
-
-    def can_serve(self) -> bool:
-        """Whether some frontend has an engine that takes requests."""
-        return any(f.load.engines_ready for f in self._frontends.values())
-
 
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
 # and the connection is better served by another.
@@ -172,6 +81,8 @@ class FrontendFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # {rank: its journal's descriptor}, held beyond every life of the rank.
+    _journals: dict[int, int] = attrs.field(factory=dict, init=False)
     # {rank: term under which its present process owns its home}
     _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
@@ -192,11 +103,34 @@ class FrontendFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             spares_count=self.settings.spare_frontends,
+            fds_of=self._fds_of,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
             chance=self.chance,
         )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `frontends`: see `ProcessSupervisor.run`. The journals end with it."""
+        try:
+            await self.processes.run(task_status=task_status)
+        finally:
+            close_fds(self._journals.values())
+            self._journals.clear()
+
+    def _fds_of(self, rank: int) -> Sequence[int]:
+        return [self._journals[rank]] if rank in self._journals else []
+
+    def _hold_journal(self, rank: int) -> None:
+        """Make a journal where there is none. Raises `BootRefused`."""
+        if rank in self._journals or not self.settings.journal.enabled:
+            return
+        try:
+            self._journals[rank] = create_journal(rank)
+        except OSError as error:
+            who = f"frontend {rank}"
+            reason = f"the journal of {who} cannot be made: {error.strerror or error}"
+            raise BootRefused(who, reason) from error
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
@@ -251,6 +185,8 @@ class FrontendFleet:
         last said why none can be.
         """
         last, failed = error.__cause__ or error, self.processes.failed
+        if rank in self._journals:  # if it is revived, it begins with an empty one
+            os.close(self._journals.pop(rank))
         any_left = len(failed) < self.count
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
             raise last
@@ -258,7 +194,7 @@ class FrontendFleet:
         self.on_membership(self.directory.handle_failed(rank))
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
-        self.processes.publish(FailedFrontends(dict(failed)))
+        self._publish_states()
 
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
@@ -279,9 +215,13 @@ class FrontendFleet:
             self.processes.restart(rank)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A new epoch and term of a frontend; it is listed when it has bound its sockets."""
+        """A new epoch and term of a frontend; it is listed when it has bound its sockets.
+
+        Raises `BootRefused` where its journal cannot be made.
+        """
+        self._hold_journal(rank)
         self._terms[rank] = self.directory.handle_starting(rank)
-        self.processes.publish(FailedFrontends(dict(self.processes.failed)))
+        self._publish_states()
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
@@ -300,7 +240,7 @@ class FrontendFleet:
         self._has_served = True
         self.balancer.handle_up(rank)
         child.publish(self.engines())
-        child.publish(FailedFrontends(dict(self.processes.failed)))
+        self._publish_states()
         if self._draining:  # its INIT may be older than the drain
             assert self.processes.nursery is not None, "it runs"
             self._send_drain(self.processes.nursery, child)
@@ -324,6 +264,7 @@ class FrontendFleet:
         """A frontend is gone, its connections with it; engines keep its requests for a while."""
         self.balancer.handle_gone(rank)
         self.on_membership(self.directory.handle_gone(rank))
+        self._publish_states()
         self.notify()
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
@@ -334,13 +275,19 @@ class FrontendFleet:
                 self.balancer.handle_load(rank, message)
                 self.notify()
             case ForeignCall() | ForeignReply():
-                epochs = {each: child.epoch for each, child in self.processes.ready.items()}
-                if (delivery := deliver(message, epochs)) is not None:
+                if (delivery := deliver(message, self._epochs())) is not None:
                     self._send_soon(delivery.frontend, delivery.message, name="foreign-call")
             case RootCall():
                 self._send_soon(rank, message, name="root-call")
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
+
+    def _epochs(self) -> dict[int, int]:
+        return {rank: child.epoch for rank, child in self.processes.ready.items()}
+
+    def _publish_states(self) -> None:
+        """To every frontend: those that wait for an answer of another hear of its death so."""
+        self.processes.publish(FrontendStates(self._epochs(), dict(self.processes.failed)))
 
     def _send_soon(self, rank: int, message: object, *, name: str) -> None:
         """Send to a frontend in a task of its own, so that one that hangs delays no other.

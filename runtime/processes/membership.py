@@ -164,17 +164,15 @@ class Delivery:
 def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> Delivery | None:
     """Where the message goes; `epochs` are those of all frontends that are up, by rank.
 
-    A call goes to the frontend that has the rank now: a successor says by itself that it does not
-    know the response. A call to one that is gone is answered in its place. An answer goes to the
-    very epoch that asked, whose call ids alone mean what it says; None if that is gone.
+    A call goes to the frontend that has the rank now, a successor too; None if there is none, which
+    the caller hears of by `FrontendStates`. An answer goes to the very epoch that asked, whose call
+    ids alone mean what it says; None if that is gone.
     """
     if isinstance(message, ForeignCall):
-        if message.frontend in epochs:
-            return Delivery(message.frontend, message)
-        message = reply_to(message, ForeignOutcome.GONE)
-    if epochs.get(message.caller) != message.caller_epoch:
-        return None
-    return Delivery(message.caller, message)
+        is_up = message.frontend in epochs
+        return Delivery(message.frontend, message) if is_up else None
+    is_awaited = epochs.get(message.caller) == message.caller_epoch
+    return Delivery(message.caller, message) if is_awaited else None
 
 
 def reply_to(call: ForeignCall, outcome: ForeignOutcome, text: str = "") -> ForeignReply:

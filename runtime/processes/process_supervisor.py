@@ -22,6 +22,7 @@ from ...nurseries.tasks.supervision_policy import Death
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
 from ..events import ChildFailed, ChildReady, OnEvent
+from ..messages import EngineState, Place, PlaceState, Role
 from .child_process import ChildPlan, ChildProcess, run_child_process
 
 # `run_child_process`, or a simulation of it.
@@ -32,7 +33,7 @@ class ProcessOwner(Protocol):
     """What a fleet decides about its processes; called in the loop, must not block."""
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A process is about to be spawned; returns its INIT."""
+        """A process is about to be spawned; returns its INIT. Raises `BootRefused` if it cannot."""
 
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """It is READY, with this payload."""
@@ -128,6 +129,15 @@ class ProcessSupervisor:
     def present(self) -> dict[int, ChildProcess]:
         """Every process that there is now, READY or not."""
         return self.booting | self.ready
+
+    def place(self, rank: int) -> PlaceState:
+        """This rank as it is now."""
+        state = EngineState.READY if rank in self.ready else EngineState.STARTING
+        if rank in self.failed:
+            state = EngineState.FAILED
+        child = self.present().get(rank)
+        place = Place(Role(self.role), rank)
+        return PlaceState(place, state, child.epoch if child else 0, self.failed.get(rank, ""))
 
     def own_pids(self) -> set[int]:
         """The processes that are ours to reap, spares included."""

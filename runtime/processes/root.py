@@ -24,7 +24,7 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused
 from ..events import Draining, OnEvent, Serving
-from ..messages import ControlCall, EngineState, Place, RestartedPlace, Role
+from ..messages import ControlCall, Place, RestartedPlace, Role, ServerPlaces
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
@@ -157,7 +157,7 @@ class Root:
         control = partial(serve_control, folder, self._answer)
         await start_service(nursery, control, name="control-server", waits_for="questions")
         await start_service(nursery, self.engines.run, name="engines")
-        await start_service(nursery, self.frontends.processes.run, name="frontends")
+        await start_service(nursery, self.frontends.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
@@ -205,6 +205,8 @@ class Root:
     async def _answer(self, call: ControlCall, place: Place | None) -> str:
         if call is ControlCall.RESTART:
             return msgspec.json.encode({"restarted": self._restart(place)}).decode()
+        if call is ControlCall.PLACES:
+            return msgspec.json.encode(self._places()).decode()
         return msgspec.json.encode(await self._tree()).decode()
 
     def _restart(self, place: Place | None) -> list[RestartedPlace]:
@@ -224,13 +226,20 @@ class Root:
         if not 0 <= place.rank < count:
             there = f"{place.role} 0" + (f" to {count - 1}" if count > 1 else " alone")
             raise ControlCallRefused(f"there is no {place}: this server has {there}")
-        was = EngineState.STARTING
-        if place.rank in fleet.processes.failed:
-            was = EngineState.FAILED
-        elif place.rank in fleet.processes.ready:
-            was = EngineState.READY
+        was = fleet.processes.place(place.rank).state
         fleet.restart(place.rank)
         return [RestartedPlace(place, was)]
+
+    def _places(self) -> ServerPlaces:
+        settings = self.plan.settings
+        engines, frontends = self.engines.processes, self.frontends.processes
+        return ServerPlaces(
+            [fleet.place(rank) for fleet in (engines, frontends) for rank in range(fleet.count)],
+            is_linked=self.frontends.balancer.is_linked(len(engines.ready)),
+            restart_s=sum(attrs.astuple(settings.times.ladder))
+            + settings.times.grace_s
+            + settings.engine.boot_timeout_s,
+        )
 
     def _failed(self) -> dict[str, str]:
         """What is given up, and why, as facts of the tree: there is no process to show."""

@@ -354,3 +354,33 @@ async def test_reports_go_out_when_something_changed(
         assert looks == seen, "an idle frontend sleeps"
         nursery.cancel_scope.cancel("the test is over")
     assert sent == reported
+
+
+async def test_what_changes_before_it_is_watched_is_reported(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    engines, changed = 0, trio.Event()
+    sent: list[int] = []
+
+    def change() -> None:
+        nonlocal engines, changed
+        engines += 1
+        changed.set()
+        changed = trio.Event()
+
+    async def send(load: FrontendLoad) -> None:
+        await trio.lowlevel.checkpoint()
+        sent.append(load.engines_ready)
+
+    reports = LoadReports(lambda: FrontendLoad(0, 0, 0, engines_ready=engines), send)
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, reports.run, name="load-reports")
+        await trio.testing.wait_all_tasks_blocked()
+        change()
+        nursery.start_soon(reports.watch, lambda: changed, "the engines")
+        for _ in range(2):
+            await trio.sleep(1)
+            change()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel("the test is over")
+    assert sent == [0, 1, 2, 3]

@@ -1,8 +1,10 @@
 """A response can be read and cancelled on whatever connection, whichever frontend has it."""
 
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -46,16 +48,10 @@ async def open_responses(server: Server) -> AsyncIterator[dict[str, tuple[Any, S
 
 
 async def on_every_frontend(server: Server, method: str, path: str) -> list[httpx.Response]:
-    """The same request on as many connections; again where the other frontend was too late."""
-    answers = []
+    """The same request on as many connections, all open at once, so that they spread."""
     async with AsyncExitStack() as stack:
-        for _ in range(CONNECTIONS):  # all open at once, so that they spread
-            client = await stack.enter_async_context(server.client())
-            answer = await client.request(method, path)
-            while "response_unreachable" in answer.text:
-                answer = await client.request(method, path)
-            answers.append(answer)
-    return answers
+        clients = [await stack.enter_async_context(server.client()) for _ in range(CONNECTIONS)]
+        return [await client.request(method, path) for client in clients]
 
 
 async def test_every_connection_reaches_every_response(server: Server) -> None:
@@ -86,6 +82,24 @@ async def test_every_socket_cancels_every_response(server: Server) -> None:
                 await socket.send_message(json.dumps(cancel))
                 await stream.ended.wait()
                 assert stream.last["response"]["status"] == "cancelled"
+
+
+async def test_who_asks_for_a_response_of_a_dead_frontend_waits_for_its_successor(
+    server: Server,
+) -> None:
+    path = f"/v1/responses/resp_01{'0' * 32}"
+    answers = []
+    with trio.fail_after(2 * DEADLINE_S):
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(server.client()) for _ in range(CONNECTIONS)]
+            for client in clients:
+                await client.get("/live")
+            os.kill((await server.pids())["frontend 1"], signal.SIGKILL)
+            for client in clients:
+                with suppress(httpx.TransportError):  # its connection has died as well
+                    answers.append(await client.get(path))
+        await server.wait_linked(2, 1)
+    assert {answer.status_code for answer in answers} == {404}
 
 
 async def test_an_id_that_was_not_drawn_is_not_found_on_any(server: Server) -> None:

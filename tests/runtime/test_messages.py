@@ -33,7 +33,7 @@ def test_both_families_cross_whole() -> None:
         FOREIGN_CALL,
         FOREIGN_REPLY,
         messages.RootReply(4, "{}"),
-        messages.FailedFrontends({1: "it died too often"}),
+        messages.FrontendStates({0: 3}, {1: "it died too often"}),
     ]
     to_root: list[object] = [
         messages.FrontendLoad(3, 2, 9),

@@ -11,7 +11,7 @@ from triolet.api.commands.options import ServeOptions
 from triolet.api.commands.plan import is_loopback, make_plan
 from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.runtime.config import SupervisionSettings
+from triolet.runtime.config import JournalSettings, SupervisionSettings
 from triolet.runtime.processes.root import ServePlan
 
 
@@ -49,11 +49,13 @@ def test_options_reach_the_settings() -> None:
         spare_engines=2,
         generation_config="none",
         logs={"format": "json"},
+        journal={"enabled": False, "adopted_keep_s": 0},
     )
     settings = plan.settings
     assert settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
     assert (settings.spare_engines, settings.generation_config) == (2, "none")
     assert settings.logs.format == "json"
+    assert settings.journal == JournalSettings(enabled=False, adopted_keep_s=0)
     assert settings_of_text(plan.frontend_settings).serve.resume_keep_s == 0
 
 
@@ -117,6 +119,8 @@ def test_values_out_of_range_are_named(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "parameter", "words"),
     [
+        ({"journal": {"bytes_max": 0}}, "journal_bytes_max", "at least 1"),
+        ({"journal": {"enabled": "DIR"}}, "journal", "True or False"),
         ({"serve": {"api_keys": ("",)}}, "api_key", "empty"),
         ({"serve": {"api_keys": ("k", " ")}}, "api_key", "empty"),
         ({"listen": {"host": "0.0.0.0"}, "serve": {"api_keys": ("",)}}, "api_key", "empty"),

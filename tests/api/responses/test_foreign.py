@@ -13,7 +13,13 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.http.access import Authentication
 from triolet.api.openai.response_id import response_id_of
-from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses, RootCalls
+from triolet.api.responses.foreign import (
+    ADOPTION_WAIT_S,
+    CALL_S,
+    CALLS_MAX,
+    ForeignResponses,
+    RootCalls,
+)
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServerLimits, ServeSettings
 from triolet.runtime.messages import (
@@ -22,6 +28,7 @@ from triolet.runtime.messages import (
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
+    FrontendStates,
     RootCall,
     RootReply,
 )
@@ -38,7 +45,10 @@ FOREIGN = response_id_of(1, "0" * 32)
 
 @attrs.define(eq=False)
 class Server:
-    """Two frontends, and a root that passes on what they say. `epochs` are those that are up."""
+    """Two frontends, and a root that passes on what they say. `epochs` are those that are up.
+
+    A successor has the responses of the life before it.
+    """
 
     nursery: trio.Nursery
     epochs: dict[int, int] = attrs.field(factory=lambda: {0: 1, 1: 2})
@@ -53,11 +63,26 @@ class Server:
             Application(generator, settings, ForeignResponses(rank, 2, rank + 1, self.send))
             for rank, generator in enumerate(self.generators)
         ]
+        self.publish()
+
+    def publish(self, failed: dict[int, str] | None = None) -> None:
+        for application in self.applications:
+            application.foreign.handle_frontends(FrontendStates(dict(self.epochs), failed or {}))
+
+    def kill(self, rank: int) -> None:
+        del self.epochs[rank]
+        self.publish()
+
+    async def succeed(self, rank: int, after_s: float) -> None:
+        await trio.sleep(after_s)
+        self.epochs[rank] = 3
+        self.publish()
 
     async def send(self, message: ForeignCall | ForeignReply) -> None:
         await trio.lowlevel.checkpoint()
         delivery = deliver(message, self.epochs)
-        assert delivery is not None
+        if delivery is None:
+            return
         application = self.applications[delivery.frontend]
         if isinstance(delivery.message, ForeignReply):
             size = len(delivery.message.text)
@@ -142,27 +167,141 @@ async def test_it_does_not_exist_for_another_principal(
         assert len(server.generators[1].active) == 1
 
 
-async def test_a_frontend_that_is_gone_is_503_at_once(
+async def test_a_frontend_that_was_given_up_is_503_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with open_server() as server:
-        del server.epochs[1]
-        answer = await ask(server, 0, "GET", f"/{FOREIGN}")
-        assert (answer.status, answer.error["code"]) == (503, "response_unreachable")
-        assert answer.headers["retry-after"] == "2"
-        assert trio.current_time() < CALL_S
+    async with open_server() as server, trio.open_nursery() as nursery:
+
+        async def get() -> None:
+            answer = await ask(server, 0, "GET", f"/{FOREIGN}")
+            assert (answer.status, answer.error["code"]) == (503, "response_unreachable")
+            assert answer.headers["retry-after"] == "2"
+
+        server.kill(1)
+        nursery.start_soon(get)
+        await trio.testing.wait_all_tasks_blocked()
+        server.publish({1: "it died too often"})
+        nursery.start_soon(get)  # it is known by now
+    assert trio.current_time() < 1
 
 
-async def no_answer(message: ForeignCall | ForeignReply) -> None:
-    await trio.lowlevel.checkpoint()
+@attrs.define(eq=False)
+class Owner:
+    """Hears the calls of one caller, and says nothing by itself."""
+
+    calls: list[ForeignCall] = attrs.field(factory=list)
+    foreign: ForeignResponses = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.foreign = ForeignResponses(0, 2, 7, self.send)
+        self.handle_epoch(1)
+
+    async def send(self, message: ForeignCall | ForeignReply) -> None:
+        await trio.lowlevel.checkpoint()
+        assert isinstance(message, ForeignCall)
+        self.calls.append(message)
+
+    def handle_epoch(self, epoch: int | None) -> None:
+        ready = {0: 7} if epoch is None else {0: 7, 1: epoch}
+        self.foreign.handle_frontends(FrontendStates(ready))
+
+    def reply(self, outcome: ForeignOutcome, text: str = "{}") -> None:
+        """To the call that came last."""
+        self.foreign.handle_reply(reply_to(self.calls[-1], outcome, text))
 
 
-async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
-    foreign = ForeignResponses(0, 2, 1, no_answer)
+async def test_a_silent_one_is_asked_again_and_not_waited_for_long(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    owner = Owner()
     with pytest.raises(ApiError) as caught:
-        await foreign.call(ForeignVerb.CANCEL, FOREIGN, "p")
+        await owner.foreign.call(ForeignVerb.CANCEL, FOREIGN, "p")
     assert caught.value.status == 503
-    assert trio.current_time() == pytest.approx(CALL_S)
+    assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
+    assert len({call.call_id for call in owner.calls}) == ADOPTION_WAIT_S / CALL_S
+
+
+async def test_who_dies_with_a_call_in_hand_is_succeeded_in_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    owner = Owner()
+    found: list[object] = []
+
+    async def call() -> None:
+        found.append(await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        owner.handle_epoch(1)  # another frontend came or went
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(owner.calls) == 1
+        owner.handle_epoch(None)
+        await trio.sleep(ADOPTION_WAIT_S - 1)
+        assert len(owner.calls) == 1, "there is none to ask"
+        owner.handle_epoch(2)
+        await trio.testing.wait_all_tasks_blocked()
+        owner.handle_epoch(3)  # another death, and a spare
+        await trio.testing.wait_all_tasks_blocked()
+        first, _, third = owner.calls
+        assert third == attrs.evolve(first, call_id=third.call_id)
+        owner.foreign.handle_reply(reply_to(first, ForeignOutcome.NOT_FOUND))  # too late
+        owner.reply(ForeignOutcome.FOUND, '{"id": 1}')
+    assert found == [{"id": 1}]
+
+
+async def test_a_successor_is_not_waited_for_long(autojump_clock: trio.testing.MockClock) -> None:
+    owner = Owner()
+    owner.handle_epoch(None)
+    with pytest.raises(ApiError) as caught:
+        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p")
+    assert caught.value.status == 503
+    assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
+
+
+@pytest.mark.parametrize("verb", ForeignVerb)
+async def test_what_is_not_found_when_it_is_deleted_again_is_deleted(
+    verb: ForeignVerb, autojump_clock: trio.testing.MockClock
+) -> None:
+    owner = Owner()
+    ends: list[object] = []
+
+    async def call() -> None:
+        try:
+            ends.append(await owner.foreign.call(verb, FOREIGN, "p"))
+        except ApiError as error:
+            ends.append(error.status)
+
+    for lives in (1, 2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            for _ in range(lives - 1):
+                await trio.testing.wait_all_tasks_blocked()
+                owner.handle_epoch(2)
+            await trio.testing.wait_all_tasks_blocked()
+            owner.reply(ForeignOutcome.NOT_FOUND)
+    assert ends == [404, {} if verb is ForeignVerb.DELETE else 404]
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    owner = Owner()
+    for epoch in (1, None):  # while it is asked, and while there is none to ask
+        owner.handle_epoch(epoch)
+        async with trio.open_nursery() as nursery:
+            for _ in range(CALLS_MAX):
+                nursery.start_soon(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel("its client has left")
+    owner.handle_epoch(2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p")
+        await trio.testing.wait_all_tasks_blocked()
+        for call in owner.calls[:-1]:
+            owner.foreign.handle_reply(reply_to(call, ForeignOutcome.REFUSED))
+        owner.reply(ForeignOutcome.FOUND)
+    assert trio.current_time() == 0
 
 
 @pytest.mark.parametrize(
@@ -194,14 +333,8 @@ async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_no_other(
 async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    calls: list[ForeignCall] = []
-
-    async def keep(message: ForeignCall | ForeignReply) -> None:
-        await trio.lowlevel.checkpoint()
-        assert isinstance(message, ForeignCall)
-        calls.append(message)
-
-    foreign = ForeignResponses(0, 2, 7, keep)
+    owner = Owner()
+    foreign, calls = owner.foreign, owner.calls
     async with trio.open_nursery() as nursery:
 
         async def ask() -> None:
@@ -219,19 +352,19 @@ async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
 
 
 async def test_calls_under_way_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
-    foreign = ForeignResponses(0, 2, 1, no_answer)
+    owner = Owner()
     refused_at: list[float] = []
 
     async def ask() -> None:
         with pytest.raises(ApiError):
-            await foreign.call(ForeignVerb.GET, FOREIGN, "p")
+            await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p")
         refused_at.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
         for _ in range(CALLS_MAX + 1):
             nursery.start_soon(ask)
     assert refused_at[0] == 0
-    assert refused_at[1] == pytest.approx(CALL_S)
+    assert refused_at[1] == pytest.approx(ADOPTION_WAIT_S)
 
 
 async def test_an_answer_that_takes_too_long_is_given_up(
@@ -301,6 +434,36 @@ async def test_its_events_are_read_while_it_runs_and_afterwards(
             numbers = [event["sequence_number"] for event in events]
             assert numbers == sorted(set(numbers))
             assert numbers[0] > after
+
+
+async def test_all_of_it_outlives_its_frontend_as_a_pause(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        use(server, STEADY)
+        first = await respond(server, 1)
+        response_id = await respond(server, 1, background=True)
+
+        async def read() -> None:
+            events = list((await ask(server, 0, "GET", f"/{response_id}?stream=true")).events())
+            assert text_of(events) == "012345678"
+
+        async def do(method: str, path: str, body: object = None) -> None:
+            assert (await ask(server, 0, method, path, body)).status == 200
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(2.5)
+            server.kill(1)
+            nursery.start_soon(server.succeed, 1, 5)
+            died_at = trio.current_time()
+            async with trio.open_nursery() as asking:
+                asking.start_soon(do, "GET", f"/{response_id}")
+                asking.start_soon(do, "POST", f"/{first}/cancel")
+                asking.start_soon(do, "GET", f"/{first}/input_items")
+                asking.start_soon(do, "POST", "", {"input": "x", "previous_response_id": first})
+            assert trio.current_time() > died_at + 5
+        await do("DELETE", f"/{response_id}")
 
 
 async def test_a_socket_resumes_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -2,6 +2,7 @@
 
 The settings are JSON {rank: [act of each life]}; the last act goes on. Lives are told apart by the
 epoch as in `acting_engine`, so where they matter there is one frontend and epochs begin with 1.
+Each life notes its epoch in its journal, and says what it found there.
 
 "ready"    READY; answers each connection with "RANK EPOCH" and closes it
 "keep"     as "ready", but closes connections when a drain begins only
@@ -30,7 +31,6 @@ from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
-    FailedFrontends,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
@@ -38,17 +38,22 @@ from triolet.runtime.messages import (
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     PassConnection,
 )
 from triolet.runtime.processes.membership import reply_to
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake
 
+# Anywhere behind the header of a journal.
+NOTES_AT = 2**20
+
 
 async def main(fds: ChildFds) -> None:
     control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
     handshake = await perform_child_handshake(control, "frontend")
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+    journal = notes_in(handshake.fds[1:], init.epoch)
     acts = json.loads(init.settings)[str(init.rank)]
     act = acts[min(init.epoch, len(acts)) - 1]
     if act == "raise":
@@ -63,11 +68,20 @@ async def main(fds: ChildFds) -> None:
     await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "deaf":
         await trio.sleep_forever()
-    frontend = ActingFrontend(control, init, act)
+    frontend = ActingFrontend(control, init, act, journal)
     if act == "stunned":
         await frontend.report()
         await trio.sleep_forever()
     await frontend.run()
+
+
+def notes_in(journal: list[int], epoch: int) -> str:
+    """What earlier lives noted in the journal; then also this one."""
+    if not journal:
+        return "no journal"
+    notes = os.pread(journal[0], 100, NOTES_AT).rstrip(b"\0")
+    os.pwrite(journal[0], f"{epoch} ".encode(), NOTES_AT + len(notes))
+    return f"noted: {notes.decode()}"
 
 
 @attrs.define(eq=False)
@@ -75,10 +89,11 @@ class ActingFrontend:
     control: ControlChannel
     init: FrontendInit
     act: str
+    journal: str
     received: int = 0
     kept: list[socket.socket] = attrs.field(factory=list)
     heard: dict[str, Any] = attrs.field(
-        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "failed": ""}
+        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "up": "", "failed": ""}
     )
 
     async def run(self) -> None:
@@ -90,8 +105,9 @@ class ActingFrontend:
                     await self.take(socket.socket(fileno=fds[0]))
                 case EngineMembership(number=number):
                     self.heard["memberships"] += f"{number} "
-                case FailedFrontends(reasons=reasons):
-                    self.heard["failed"] = "".join(f"{r} {why};" for r, why in reasons.items())
+                case FrontendStates(ready=ready, failed=failed):
+                    self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
+                    self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
                 case Drain():
                     self.heard["drains"] += 1
                     while self.kept:
@@ -103,7 +119,11 @@ class ActingFrontend:
                 case ForeignReply(outcome=outcome, text=text, call_id=call_id):
                     self.heard["replies"] += f"{call_id} {outcome} {text};"
                 case TreeRequest(call_id=call_id):
-                    facts = {**self.heard, "draining": int(self.init.draining)}
+                    facts = {
+                        **self.heard,
+                        "draining": int(self.init.draining),
+                        "journal": self.journal,
+                    }
                     tree = ProcessTree(f"frontend {self.init.rank}", os.getpid(), facts=facts)
                     await self.control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
 

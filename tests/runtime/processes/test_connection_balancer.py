@@ -1,7 +1,7 @@
 """The frontend with fewest streams gets the connection; what is under way counts."""
 
 from triolet.runtime.messages import FrontendLoad
-from triolet.runtime.processes.frontend_fleet import ConnectionBalancer
+from triolet.runtime.processes.connection_balancer import ConnectionBalancer
 
 
 def make(count: int = 2) -> ConnectionBalancer:
@@ -9,6 +9,14 @@ def make(count: int = 2) -> ConnectionBalancer:
     for rank in range(count):
         balancer.handle_up(rank)
     return balancer
+
+
+def test_a_server_is_linked_when_every_frontend_has_every_engine() -> None:
+    balancer = make()
+    assert balancer.is_linked(0)
+    balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=2))
+    balancer.handle_load(1, FrontendLoad(0, 0, 0, engines_ready=1))
+    assert [balancer.is_linked(engines) for engines in (1, 2)] == [True, False]
 
 
 def test_no_frontend_no_choice() -> None:

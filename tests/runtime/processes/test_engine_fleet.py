@@ -116,6 +116,18 @@ async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:
     assert bed.diary.of(ChildGone) == []
 
 
+async def test_an_engine_that_is_to_be_restarted_gets_no_more_work() -> None:
+    async with open_bed(acting_settings(["ready"])) as bed:
+        await bed.wait_ready(1)
+        bed.fleet.restart(0)
+        assert bed.states()[-1] == (1, RESTARTING)
+        assert bed.fleet.processes.ready[0].epoch == 1  # it has not ended yet
+        await bed.wait_ready(2)
+        assert bed.states()[-2:] == [(2, RESTARTING), (2, READY)]
+        assert bed.fleet.directory.snapshot().engines[0].cause == "was stopped"
+    assert bed.diary.of(ChildGone) == []
+
+
 async def test_suspects_that_have_passed_are_cleared_for_frontends_once() -> None:
     bed = Bed(acting_settings(["passed x", "passed x", "passed y"]))
     bed.fleet.quarantine.handle_death({b"x": 7, b"y": 8}, time.monotonic())

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -13,8 +14,9 @@ import attrs
 import pytest
 import trio
 
+from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
-from triolet.runtime.config import RuntimeTimes
+from triolet.runtime.config import JournalSettings, RuntimeTimes
 from triolet.runtime.errors import NoFrontendLeft
 from triolet.runtime.events import (
     ChildFailed,
@@ -147,12 +149,19 @@ async def test_one_frontend_asks_another() -> None:
         assert replies.startswith("1 found resp of 1;")
 
 
-async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
-    async with open_bed(["asks"]) as bed:
-        await bed.passed()
-        while not (replies := (await facts_of(bed.fleet.processes.ready[0]))["replies"]):
+async def test_frontends_hear_which_of_them_are_up() -> None:
+    async with open_bed(["ready"], ["late", "late", "late"]) as bed:
+        await bed.diary.wait_for(ChildProgress)
+        child = (await bed.diary.wait_for(ChildReady)) and bed.fleet.processes.ready[0]
+        while (up := (await facts_of(child))["up"]) != f"0 {child.epoch};":
+            assert up == ""
+        other = bed.fleet.processes.booting[1]
+        os.kill(other.process.pid, signal.SIGUSR1)
+        while f"1 {other.epoch};" not in (await facts_of(child))["up"]:
             pass
-        assert replies == "1 gone ;"
+        bed.kill(1)
+        while (await facts_of(child))["up"] != f"0 {child.epoch};":
+            pass
 
 
 async def test_engines_are_told_at_once_and_when_they_change() -> None:
@@ -252,8 +261,39 @@ async def test_one_that_was_given_up_is_revived() -> None:
         assert bed.fleet.processes.failed == {}
         while (await facts_of(bed.fleet.processes.ready[1]))["failed"] != "":
             pass
-        await facts_of(bed.fleet.processes.ready[0])  # its first report has come before
+        facts = await facts_of(bed.fleet.processes.ready[0])  # its first report has come before
+        assert facts["journal"] == "noted: "  # that of the lives that were given up is gone
         assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
+
+
+async def test_each_life_of_a_rank_gets_the_same_journal() -> None:
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        epoch = bed.fleet.processes.ready[1].epoch
+        bed.kill(1)
+        await bed.diary.wait_for(ChildReady, 3)
+        journals = [(await facts_of(bed.fleet.processes.ready[r]))["journal"] for r in (0, 1)]
+        assert journals == ["noted: ", f"noted: {epoch} "]
+
+
+async def test_without_journals_none_is_passed() -> None:
+    bed = Bed((["ready"],))
+    bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(enabled=False))
+    async with running(bed.fleet):
+        await bed.diary.wait_for(ChildReady)
+        assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "no journal"
+
+
+async def test_a_journal_that_cannot_be_made_refuses_the_boot() -> None:
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**40, hard))  # `ulimit -f`; a journal is sparse
+    try:
+        with pytest.raises(BootRefused) as caught:
+            async with open_bed(["ready"]):
+                await trio.sleep_forever()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    assert str(caught.value) == "the journal of frontend 0 cannot be made: File too large"
 
 
 async def test_a_restart_serves_out_first_and_takes_nothing_new() -> None:

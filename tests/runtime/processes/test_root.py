@@ -30,7 +30,15 @@ from triolet.runtime.events import (
     Draining,
     Serving,
 )
-from triolet.runtime.messages import ControlCall, EngineState, Place, RestartedPlace, Role
+from triolet.runtime.messages import (
+    ControlCall,
+    EngineState,
+    Place,
+    PlaceState,
+    RestartedPlace,
+    Role,
+    ServerPlaces,
+)
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.platform import UnsupportedPlatform, check_platform
 from triolet.runtime.processes.root import PortInUse, Root, ServePlan, bind_listener
@@ -293,6 +301,24 @@ async def test_what_runs_begins_anew_when_told_by_name() -> None:
         assert await bed.restart(frontend) == [RestartedPlace(frontend, EngineState.READY)]
         await bed.diary.wait_for(ChildReady, 4)
         assert await bed.say()
+
+
+@pytest.mark.slow
+async def test_places_are_as_they_are_now() -> None:
+    async with open_bed(plan_of(engine=["ready", "raise"], frontend=["ready", "late"])) as bed:
+        await bed.diary.wait_for(ChildFailed)
+        await bed.diary.wait_for(ChildProgress)
+        text = await ask_run(find_run(), ControlCall.PLACES)
+        places = msgspec.json.decode(text, type=ServerPlaces)
+        engines, frontends = bed.root.engines.processes, bed.root.frontends.processes
+        assert places.places == [
+            PlaceState(Place(Role.ENGINE, 0), EngineState.READY, engines.ready[0].epoch),
+            PlaceState(Place(Role.ENGINE, 1), EngineState.FAILED, 0, engines.failed[1]),
+            PlaceState(Place(Role.FRONTEND, 0), EngineState.READY, frontends.ready[0].epoch),
+            PlaceState(Place(Role.FRONTEND, 1), EngineState.STARTING, frontends.booting[1].epoch),
+        ]
+        assert places.is_linked
+        assert places.restart_s > bed.root.plan.settings.engine.boot_timeout_s
 
 
 @pytest.mark.slow

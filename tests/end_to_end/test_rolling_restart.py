@@ -1,0 +1,86 @@
+"""`triolet restart --rolling` under streams: every process is another one, every token the same."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from .server import DEADLINE_S, Server, open_server, wait_until
+from .streams import SeenStream, body, check_serves, open_socket, read_socket, read_sse
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+GO_ON = "requests go on at"
+# Long enough for all engines to begin anew meanwhile; then a frontend serves out.
+TOKENS, STEP_S, GRACE_S = 1000, 0.01, 60
+STREAMS = 3
+
+
+async def expected_tokens(folder: pathlib.Path) -> list[int]:
+    """Of a server that does not wait between its steps."""
+    seen = SeenStream()
+    async with open_server(folder, executor="null") as server, server.client() as client:
+        await read_sse(client, body(TOKENS), seen)
+    assert len(seen.token_ids) == TOKENS
+    return seen.token_ids
+
+
+async def read_lane(server: Server, seen: SeenStream) -> None:
+    async with open_socket(server.url) as socket, trio.open_nursery() as nursery:
+        await socket.send_message(json.dumps({"type": "response.create", **body(TOKENS)}))
+        lanes: dict[str | None, SeenStream] = {None: seen}
+        nursery.start_soon(read_socket, socket, lanes)
+        await seen.ended.wait()
+        nursery.cancel_scope.cancel("the stream has ended")
+
+
+async def roll(server: Server) -> list[str]:
+    """What the command says."""
+    done = await trio.run_process(
+        [sys.executable, "-m", "triolet", "restart", server.run_id, "--rolling"],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(server.folder)},
+        capture_stdout=True,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.decode().splitlines()
+
+
+async def roll_under_streams(server: Server) -> tuple[list[str], list[SeenStream]]:
+    streams = [SeenStream() for _ in range(2 * STREAMS)]
+    async with server.client() as client, trio.open_nursery() as nursery:
+        for seen in streams[:STREAMS]:
+            nursery.start_soon(read_sse, client, body(TOKENS), seen)
+        for seen in streams[STREAMS:]:
+            nursery.start_soon(read_lane, server, seen)
+        await wait_until(lambda: all(each.token_ids for each in streams), "all begin")
+        return await roll(server), streams
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+async def test_streams_go_on_with_the_same_tokens(
+    tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, engines: int
+) -> None:
+    places = [*(f"engine {rank}" for rank in range(engines)), "frontend 0"]
+    with trio.fail_after(3 * DEADLINE_S):
+        expected = await expected_tokens(tmp_path_factory.mktemp("expected"))
+        options = ("1", str(engines), str(GRACE_S))
+        async with open_server(tmp_path, *options, executor="null", null_step_s=STEP_S) as server:
+            await server.wait_linked(1, engines)
+            before = await server.pids()
+            lines, streams = await roll_under_streams(server)
+            assert [line.split(" after ")[0] for line in lines] == [
+                f"{place} {what}" for place in places for what in ("begins anew", "is ready")
+            ]
+            assert server.log().count(GO_ON) >= engines, "streams were under way"
+            for seen in streams:
+                assert (seen.error, seen.broken) == ({}, None)
+                assert seen.token_ids == expected
+            await check_serves(server)
+            after = await server.pids()
+            assert not {before[place] for place in places} & set(after.values())
