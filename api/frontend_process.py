@@ -156,8 +156,9 @@ class FrontendProcess:
             if self.init.draining:
                 self._start_drain(nursery)
             async with (
-                open_service(self._reports.run, name="load-reports"),
+                # Before the first report: an engine that came between the two would be missed.
                 open_service(self._watch_engines, name="engines-changed"),
+                open_service(self._reports.run, name="load-reports"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await trio.sleep_forever()
