@@ -7,6 +7,7 @@ descriptors over the control socket, engines' addresses by membership.
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import attrs
@@ -66,6 +67,7 @@ async def main(child: ChildFds) -> None:
     home = Peer("frontend", init.rank, init.term)
     name = f"frontend {home.rank}"
     page_fd = handshake.fds[0] if handshake.fds else None
+    counters_fd = handshake.fds[-1] if len(handshake.fds) > 1 else None
     async with (
         open_log(settings.runtime.logs, process=name, epoch=init.epoch),
         open_frontend_hub(init.run_id, home) as channel,
@@ -78,9 +80,11 @@ async def main(child: ChildFds) -> None:
         root = RootCalls(control.send)
         application = Application(frontend, settings.serve, foreign, root)
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
-        with open_slot(page_fd, 0):
-            close_fds(handshake.fds)
+        with open_slot(page_fd, 0), ExitStack() as owned:
+            close_fds(handshake.fds[:1])
+            owned.callback(close_fds, handshake.fds[1:])
             async with (
+                application.totals.open_page(counters_fd, init.rank),
                 open_frontend_services(channel, frontend.client),
                 open_queue_source() as source,
             ):
@@ -141,7 +145,7 @@ class FrontendProcess:
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
-        self.application.on_load = self.frontend.on_load = self._reports.changed
+        self.application.on_load = self.frontend.on_load = self._handle_change
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled.
@@ -162,6 +166,10 @@ class FrontendProcess:
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await trio.sleep_forever()
+
+    def _handle_change(self) -> None:
+        self._reports.changed()
+        self.application.totals.changed()
 
     def load(self) -> FrontendLoad:
         """What the root balances by.
@@ -185,7 +193,7 @@ class FrontendProcess:
         while True:
             with waiting_for("changes of the engines"):
                 await self.frontend.client.engines_changed.wait()
-            self._reports.changed()
+            self._handle_change()
 
     async def _run_control(
         self,

@@ -46,7 +46,7 @@ class World:
 
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
         await nursery.start(self.scene.root.engines.run)
-        await nursery.start(self.scene.root.frontends.processes.run)
+        await nursery.start(self.scene.root.frontends.run)
         with trio.move_on_after(BOOT_S) as patience:
             await self.scene.root.frontends.wait_serving()
             if self.scene.setup.waits_for_all:

@@ -13,6 +13,7 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.background import waiting_for
@@ -172,6 +173,8 @@ class FrontendFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # What all frontends count, beyond every life of each; None before `run`.
+    _counters: CounterMemory | None = attrs.field(default=None, init=False)
     # {rank: term under which its present process owns its home}
     _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
@@ -192,11 +195,24 @@ class FrontendFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             spares_count=self.settings.spare_frontends,
+            fds_of=self._fds_of,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
             chance=self.chance,
         )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `frontends`: see `ProcessSupervisor.run`.
+
+        Raises also `OSError` where there are no descriptors. The frontends' counters end with it.
+        """
+        with open_counter_memory(self.count) as self._counters:
+            await self.processes.run(task_status=task_status)
+
+    def _fds_of(self, rank: int) -> Sequence[int]:
+        """Beside INIT; the counters are the last."""
+        return [self._counters.fd] if self._counters is not None else []
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
@@ -322,6 +338,8 @@ class FrontendFleet:
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone, its connections with it; engines keep its requests for a while."""
+        if self._counters is not None:
+            self._counters.retire(rank)
         self.balancer.handle_gone(rank)
         self.on_membership(self.directory.handle_gone(rank))
         self.notify()

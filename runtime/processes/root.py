@@ -157,7 +157,7 @@ class Root:
         control = partial(serve_control, folder, self._answer)
         await start_service(nursery, control, name="control-server", waits_for="questions")
         await start_service(nursery, self.engines.run, name="engines")
-        await start_service(nursery, self.frontends.processes.run, name="frontends")
+        await start_service(nursery, self.frontends.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")

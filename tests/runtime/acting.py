@@ -97,7 +97,7 @@ class EngineBed:
 async def running(fleet: EngineFleet | FrontendFleet) -> AsyncIterator[None]:
     """Run a fleet during the block, which must not last; nothing of it is left then."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(fleet.processes.run, name="fleet"):
+        async with open_service(fleet.run, name="fleet"):
             yield
 
 
