@@ -5,7 +5,7 @@ written by the process that has the place, its owner, and outlives it: the next 
 the counters that it finds, so that no sum ever goes backwards. Gauges say what there is now, and
 count as long as the slot has an owner. A slot's words:
 
-    layout    a hash of what the numbers mean; 0: nothing yet
+    layout    a hash of what the numbers mean; 0: there are none yet
     owner     pid of the process that has the place; 0: none has, or it is about to begin
     count     of the numbers that have a name
     numbers   `NUMBERS_MAX` of them
@@ -62,12 +62,10 @@ class CounterSlot:
 
     def begin(self, pid: int, numbers: Numbers) -> Iterator[Store]:
         """Take the slot over: the first thing that an owner does."""
-        yield OWNER, 0
         if self.words[_LAYOUT] != self.layout:
-            yield _LAYOUT, 0
             yield _COUNT, 0
             yield _LAYOUT, self.layout
-        found = _named(self.words)
+        found = _named(*_copy(self.words))
         self._places = {name: place for place, name in enumerate(found)}
         self._base = {name: number for name, number in found.items() if name[0] == COUNTER}
         gauges = {name: 0 for name in found if name[0] == GAUGE}
@@ -108,20 +106,24 @@ def sum_slots(slots: Iterable[memoryview], layout: int) -> Counter[Name]:
         if words[_LAYOUT] != layout:
             continue
         has_owner = words[OWNER] != 0
-        numbers = _named(words)
+        copy = _copy(words)
         if words[_LAYOUT] != layout:
-            continue  # it was cleared while we read
-        for name, number in numbers.items():
+            continue  # another owner began to clear it while we copied
+        for name, number in _named(*copy).items():
             if has_owner or name[0] == COUNTER:
                 total[name] += number
     return total
 
 
-def _named(words: memoryview) -> dict[Name, int]:
-    """All numbers that have a name, in the order of their places."""
+def _copy(words: memoryview) -> tuple[list[int], bytes]:
+    """All numbers that have a name, and their names."""
     count = words[_COUNT]
     numbers = words[_NUMBERS : _NUMBERS + count].tolist()
-    names = words[_NAMES : _NAMES + count * _NAME_WORDS].tobytes()
+    return numbers, words[_NAMES : _NAMES + count * _NAME_WORDS].tobytes()
+
+
+def _named(numbers: list[int], names: bytes) -> dict[Name, int]:
+    """By name, in the order of their places."""
     return {
         _decoder.decode(names[place * NAME_BYTES : (place + 1) * NAME_BYTES].rstrip(b"\0")): number
         for place, number in enumerate(numbers)

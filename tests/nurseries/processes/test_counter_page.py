@@ -30,11 +30,11 @@ def test_each_sees_the_sum() -> None:
 def test_one_that_is_retired_leaves_its_counters_and_no_gauge() -> None:
     with (
         open_counter_memory(2) as memory,
-        open_counter_page(memory.fd, 0, LAYOUT, {DONE: 3, ACTIVE: 1}),
-        open_counter_page(memory.fd, 1, LAYOUT, {DONE: 1, ACTIVE: 1}) as survivor,
+        open_counter_page(memory.fd, 0, LAYOUT, {DONE: 1, ACTIVE: 1}) as survivor,
+        open_counter_page(memory.fd, 1, LAYOUT, {DONE: 3, ACTIVE: 5}),
     ):
-        assert survivor.total() == {DONE: 4, ACTIVE: 2}
-        memory.retire(0)
+        assert survivor.total() == {DONE: 4, ACTIVE: 6}
+        memory.retire(1)
         assert survivor.total() == {DONE: 4, ACTIVE: 1}
 
 
