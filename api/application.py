@@ -14,15 +14,17 @@ import trio
 from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.generation import Generator
 from ..runtime.text.tool_calls import has_tool_calls
+from .counters import ApiCounters
 from .errors import draining
 from .http.access import Authentication, OriginPolicy
 from .http.connection import HttpConnection
-from .metrics import ApiCounters, Metrics
+from .metrics import Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses, RootCalls
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .settings import LOCAL, InputBudget, ServeSettings
+from .totals import Totals
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0
@@ -48,6 +50,8 @@ class Application:
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
+    # The counters of all frontends of this server, with ours.
+    totals: Totals = attrs.field(init=False)
     metrics: Metrics = attrs.field(init=False)
     # Whether the model's template shows tools, so that their calls can be read.
     has_tools: bool = attrs.field(init=False)
@@ -78,7 +82,8 @@ class Application:
         self.responses = ResponseService(
             self.generator, settings, self.store, self.foreign, self.ids, self.check_accepting
         )
-        self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)
+        self.totals = Totals(self.generator, self.counters)
+        self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
 
     @property
     def is_draining(self) -> bool:

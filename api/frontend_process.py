@@ -4,6 +4,7 @@ Composition only: the runtime's machines behind the application's routes. Connec
 descriptors over the control socket, engines' addresses by membership.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +24,12 @@ from ..nurseries.processes.progress_page import open_slot
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
+from ..runtime.config import JournalSettings
+from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ..runtime.frontend.frontend import Frontend
+from ..runtime.journal.journal import Journal, open_journal
+from ..runtime.journal.records import JournalUnreadable
+from ..runtime.journal.writer import JournalLimits
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -49,6 +55,7 @@ from .responses.foreign import ForeignResponses, RootCalls
 from .serving.server import QueueSource, open_queue_source, serve_connections
 from .settings import settings_of_text
 
+logger = logging.getLogger(__name__)
 # The root balances by these reports; between two of them it counts what it passed itself.
 LOAD_PERIOD_S = 0.02
 
@@ -67,6 +74,7 @@ async def main(child: ChildFds) -> None:
     home = Peer("frontend", init.rank, init.term)
     name = f"frontend {home.rank}"
     page_fd = handshake.fds[0] if handshake.fds else None
+    counters_fd = handshake.fds[-1] if len(handshake.fds) > 1 else None
     async with (
         open_log(settings.runtime.logs, process=name, epoch=init.epoch),
         open_frontend_hub(init.run_id, home) as channel,
@@ -74,15 +82,27 @@ async def main(child: ChildFds) -> None:
         frontend = make_frontend(
             Frontend, settings.runtime, channel, inputs, term=home.epoch, rank=home.rank
         )
-        frontend.client.apply_membership(init.engines)
-        foreign = ForeignResponses(init.rank, settings.runtime.frontends, init.epoch, control.send)
-        root = RootCalls(control.send)
-        application = Application(frontend, settings.serve, foreign, root)
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
         with open_slot(page_fd, 0), ExitStack() as owned:
             close_fds(handshake.fds[:1])
-            owned.callback(close_fds, handshake.fds[1:])  # its journal, if there is one
+            owned.callback(close_fds, handshake.fds[1:])
+            journal = _enter_journal(
+                owned, handshake.fds[1:-1], init.term, settings.runtime.journal
+            )
+            frontend.client.journal, frontend.client.is_rebuilding = journal, True
+            frontend.client.apply_membership(init.engines)
+            adopted = [] if journal is None else adopt_streams(frontend, journal)
+            frontend.client.handle_rebuilt()
+            application = Application(
+                frontend,
+                settings.serve,
+                ForeignResponses(init.rank, settings.runtime.frontends, init.epoch, control.send),
+                RootCalls(control.send),
+                journal,
+            )
+            application.store.adopted_keep_s = settings.runtime.journal.adopted_keep_s
             async with (
+                application.totals.open_page(counters_fd, init.rank),
                 open_frontend_services(channel, frontend.client),
                 open_queue_source() as source,
             ):
@@ -90,8 +110,25 @@ async def main(child: ChildFds) -> None:
                 where = FrontendReady(
                     input_endpoint=input_endpoint, output_endpoint=output_endpoint
                 )
-                process = FrontendProcess(init, control, frontend, application, source)
+                process = FrontendProcess(init, control, frontend, application, source, adopted)
                 await process.run(handshake, where)
+
+
+def _enter_journal(
+    owned: ExitStack, fds: Sequence[int], term: int, settings: JournalSettings
+) -> Journal | None:
+    """The journal in this memory, until the stack is left; None without.
+
+    One that cannot be used is left alone: streams go on without.
+    """
+    if not fds:
+        return None
+    limits = JournalLimits(bytes_max=settings.bytes_max)
+    try:
+        return owned.enter_context(open_journal(fds[0], term, limits))
+    except (JournalUnreadable, OSError) as error:
+        logger.error("the journal of this frontend cannot be used: %s", error)
+        return None
 
 
 @attrs.define(eq=False)
@@ -152,13 +189,15 @@ class FrontendProcess:
     frontend: Frontend
     application: Application
     source: QueueSource
+    # Streams of the life before this one.
+    adopted: list[AdoptedStream] = attrs.field(factory=list)
     _reports: LoadReports = attrs.field(init=False)
     # Connections that were passed to us and whose descriptor was lost on the way.
     _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
-        self.application.on_load = self.frontend.on_load = self._reports.changed
+        self.application.on_load = self.frontend.on_load = self._handle_change
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled.
@@ -171,16 +210,22 @@ class FrontendProcess:
             self._reports.watch, lambda: self.frontend.client.engines_changed, "the engines"
         )
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
+            await self.application.responses.adopt(self.adopted)
             settle_heap()
             await handshake.ready(msgspec.msgpack.encode(ready))
             if self.init.draining:
                 self._start_drain(nursery)
             async with (
-                open_service(self._reports.run, name="load-reports"),
+                # Before the first report: an engine that came between the two would be missed.
                 open_service(engines_changed, name="engines-changed"),
+                open_service(self._reports.run, name="load-reports"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await trio.sleep_forever()
+
+    def _handle_change(self) -> None:
+        self._reports.changed()
+        self.application.totals.changed()
 
     def load(self) -> FrontendLoad:
         """What the root balances by.
@@ -221,6 +266,7 @@ class FrontendProcess:
                     self._take_connection(fds)
                 case EngineMembership():
                     self.frontend.client.apply_membership(message)
+                    self._handle_change()
                 case FrontendStates(failed=failed):
                     self.application.failed_frontends = failed
                     self.application.foreign.handle_frontends(message)

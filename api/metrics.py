@@ -1,10 +1,9 @@
-"""Prometheus metrics: counts of the edge, of this frontend and of each engine; vLLM's names, too.
+"""Prometheus metrics: counts of all frontends and of each engine; vLLM's names, too.
 
 An own registry and one collector that reads snapshots when asked, so that counting costs an
 addition on the hot path and nothing is global.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -23,6 +22,7 @@ from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
 from ..runtime.frontend.ledger_entry import Latencies
 from ..runtime.messages import EngineState
+from .totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "triolet_"
@@ -48,8 +48,8 @@ _OF_ENGINES = (
     (_COUNTER, "worker_restarts", "worker_restarts", "Workers that died and were replaced"),
     (_COUNTER, "messages_dropped", "engine_messages_dropped", "Messages dropped as malformed"),
 )
-# The same of ApiCounters and FrontendStatistics, one value for this process.
-_OF_FRONTEND = (
+# The same of ApiCounters and FrontendStatistics, one value for all frontends of this server.
+_OF_FRONTENDS = (
     (_GAUGE, "connections_active", "connections_active", "Connections that are open"),
     (_GAUGE, "sockets_active", "websocket_connections_active", "WebSocket connections open"),
     (_COUNTER, "connections", "connections", "Connections accepted"),
@@ -58,7 +58,7 @@ _OF_FRONTEND = (
     (_COUNTER, "sockets", "websocket_connections", "WebSocket connections accepted"),
     # The writer was behind, or text was to wait.
     (_COUNTER, "deltas_merged", "lane_merged_deltas", "Deltas merged into a later one"),
-    (_GAUGE, "requests_active", "requests_active", "Requests in flight in this frontend"),
+    (_GAUGE, "requests_active", "requests_active", "Requests in flight"),
     (_GAUGE, "queued_tokens", "queued_tokens", "Prompt tokens of requests without a first token"),
     (_COUNTER, "requests_total", "requests", "Requests admitted"),
     (_COUNTER, "requests_finished_total", "requests_finished", "Requests that ended by their own"),
@@ -100,26 +100,11 @@ _VLLM_OF_FRONTEND = {
 
 
 @attrs.define(eq=False)
-class ApiCounters:
-    """Counts of the edge since the start; `_active` ones are what there is now."""
-
-    connections_active: int = 0
-    connections: int = 0
-    connections_refused: int = 0
-    connections_failed: int = 0
-    sockets_active: int = 0
-    sockets: int = 0
-    deltas_merged: int = 0
-    # {(method, route, status): answers}; routes are those of the table, so it is bounded.
-    answers: Counter[tuple[str, str, int]] = attrs.field(factory=Counter)
-
-
-@attrs.define(eq=False)
 class Metrics(Collector):
     """Renders everything in Prometheus's text format."""
 
     generator: Generator
-    counters: ApiCounters
+    totals: Totals
     # Show the same values under vLLM's names, too.
     with_vllm_names: bool = False
     _registry: CollectorRegistry = attrs.field(init=False)
@@ -135,10 +120,12 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Metric families of a snapshot; called once for each page."""
         statistics = self.generator.statistics()
-        frontend, latencies = statistics.frontend, statistics.frontend.latencies
+        total = self.totals.look(statistics.frontend)
+        latencies = total.runtime.latencies
         model = {"model_name": self.generator.model_name} if self.with_vllm_names else None
-        values = attrs.asdict(self.counters, recurse=False) | attrs.asdict(frontend, recurse=False)
-        for kind, field, name, about in _OF_FRONTEND:
+        values = attrs.asdict(total.edge, recurse=False)
+        values |= attrs.asdict(total.runtime, recurse=False)
+        for kind, field, name, about in _OF_FRONTENDS:
             yield _family(kind, PREFIX + name, about, [((), values[field])])
             if model and name in _VLLM_OF_FRONTEND:
                 yield _family(kind, VLLM_PREFIX + name, about, [((), values[field])], fixed=model)
@@ -154,7 +141,7 @@ class Metrics(Collector):
         yield from _engines(statistics.engines, model)
         yield _engine_states(self.generator)
         if model:
-            yield _ends(frontend, model)
+            yield _ends(total.runtime, model)
             yield from _latencies(VLLM_PREFIX, latencies, model)
 
 

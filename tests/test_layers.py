@@ -40,8 +40,9 @@ ROOMS = {
         "runtime", "llm",
     ],
     "api": [
-        "errors", "settings", "metrics", "schema", "http", "openai", "responses",
-        "commands", "application", "routes", "websocket", "serving", "frontend_process",
+        "errors", "settings", "counters", "totals", "metrics", "schema", "http", "openai",
+        "responses", "commands", "application", "routes", "websocket", "serving",
+        "frontend_process",
     ],
     "fuzz": [
         "drawing", "fuzzer", "observers", "doubles", "chaos", "simulator", "fuzzers", "__main__",

@@ -107,8 +107,8 @@ def _reasons(application: Application, health: Health) -> list[str]:
 
 
 async def get_load(call: Call) -> None:
-    """`GET /load`: requests in flight in this frontend, as vLLM tells them."""
-    load = call.application.generator.statistics().frontend.requests_active
+    """`GET /load`: requests in flight in all frontends, as vLLM tells them."""
+    load = call.application.totals.look().runtime.requests_active
     await call.connection.answer_json(200, {"server_load": load})
 
 

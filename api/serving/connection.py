@@ -135,4 +135,5 @@ def _count(connection: HttpConnection, application: Application, method: str) ->
     if connection.status:
         name = method if method in COUNTED_METHODS else "other"
         application.counters.answers[name, connection.route, connection.status] += 1
+        application.totals.changed()
         logger.debug("%s %s %d", name, connection.route, connection.status)

@@ -60,6 +60,7 @@ async def run_websocket(
     counters = application.counters
     counters.sockets += 1
     counters.sockets_active += 1
+    application.totals.changed()
     try:
         async with open_socket(connection, limits, key=key, early=early) as (socket, stream):
             session = SocketSession(socket, stream, application, principal, limits)
@@ -310,6 +311,7 @@ class SocketSession:
             await reader.done.wait()
         finally:
             self.application.counters.deltas_merged += reader.cursor.merged
+            self.application.totals.changed()
 
     # ---- the socket's own life
 

@@ -6,6 +6,7 @@ Snapshots only. Sans-IO: plain data.
 import attrs
 
 from ...engine.messages import EngineStatistics
+from ...nurseries.processes.counter_slot import GAUGE
 from ..messages import EngineHealth
 from .ledger_entry import Latencies
 
@@ -22,19 +23,24 @@ class Health:
     refused: list[str] = attrs.field(factory=list)
 
 
+def gauge() -> int:
+    """A field that counts what there is now; all others count since the start."""
+    return attrs.field(default=0, metadata={GAUGE: True})
+
+
 @attrs.frozen(kw_only=True)
 class FrontendStatistics:
     """Counts of one frontend since its start, and (without `_total`) what there is now."""
 
-    requests_active: int = 0
-    queued_tokens: int = 0  # prompt tokens of requests without a first token
+    requests_active: int = gauge()
+    queued_tokens: int = gauge()  # prompt tokens of requests without a first token
     requests_total: int = 0
     requests_finished_total: int = 0
     requests_length_total: int = 0  # of those finished: at their last allowed token
     requests_failed_total: int = 0
     requests_aborted_total: int = 0
     requests_overloaded_total: int = 0
-    requests_waiting: int = 0  # whose engine is gone, for another one
+    requests_waiting: int = gauge()  # whose engine is gone, for another one
     requests_replayed_total: int = 0  # sent again, wherever to
     requests_migrated_total: int = 0  # of them, to another engine than before
     requests_migrated_inexactly_total: int = 0  # of these, with other tokens than the first's

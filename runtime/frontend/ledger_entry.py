@@ -234,11 +234,12 @@ class Histogram:
     """Counts by bucket; the last bucket has no bound."""
 
     bounds_s: tuple[float, ...]
-    counts: list[int] = attrs.field(init=False)
-    sum_s: float = attrs.field(default=0.0, init=False)
+    counts: list[int] = attrs.field()
+    sum_s: float = 0.0
 
-    def __attrs_post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds_s) + 1)
+    @counts.default
+    def _no_counts(self) -> list[int]:
+        return [0] * (len(self.bounds_s) + 1)
 
     def observe(self, seconds: float) -> None:
         """Count one."""

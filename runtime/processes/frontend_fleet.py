@@ -14,6 +14,7 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.background import waiting_for
@@ -83,6 +84,8 @@ class FrontendFleet:
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     # {rank: its journal's descriptor}, held beyond every life of the rank.
     _journals: dict[int, int] = attrs.field(factory=dict, init=False)
+    # What all frontends count, beyond every life of each; None before `run`.
+    _counters: CounterMemory | None = attrs.field(default=None, init=False)
     # {rank: term under which its present process owns its home}
     _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
@@ -111,15 +114,21 @@ class FrontendFleet:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `frontends`: see `ProcessSupervisor.run`. The journals end with it."""
+        """Background task `frontends`: see `ProcessSupervisor.run`.
+
+        Raises also `OSError` where there are no descriptors. Journals and counters end with it.
+        """
         try:
-            await self.processes.run(task_status=task_status)
+            with open_counter_memory(self.count) as self._counters:
+                await self.processes.run(task_status=task_status)
         finally:
             close_fds(self._journals.values())
             self._journals.clear()
 
     def _fds_of(self, rank: int) -> Sequence[int]:
-        return [self._journals[rank]] if rank in self._journals else []
+        """Beside INIT: the rank's journal, if there is one, and the counters."""
+        journal = [self._journals[rank]] if rank in self._journals else []
+        return [*journal, *([self._counters.fd] if self._counters is not None else [])]
 
     def _hold_journal(self, rank: int) -> None:
         """Make a journal where there is none. Raises `BootRefused`."""
@@ -262,6 +271,8 @@ class FrontendFleet:
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone, its connections with it; engines keep its requests for a while."""
+        if self._counters is not None:
+            self._counters.retire(rank)
         self.balancer.handle_gone(rank)
         self.on_membership(self.directory.handle_gone(rank))
         self._publish_states()

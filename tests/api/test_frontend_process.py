@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,16 +15,20 @@ import trio
 import trio.testing
 
 from triolet.api import frontend_process
+from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
 from triolet.api.frontend_process import LOAD_PERIOD_S, LoadReports
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds
+from triolet.nurseries.processes.counter_page import open_counter_memory, open_counter_page
 from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.frontend.health import FrontendStatistics
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -69,7 +73,9 @@ class FakeRoot:
     _more: trio.Event = attrs.field(factory=trio.Event)
     _passed: int = 0
 
-    async def bring_up(self, settings: str, *, pid: int, **init: Any) -> FrontendReady:
+    async def bring_up(
+        self, settings: str, *, pid: int, fds: Sequence[int] = (), **init: Any
+    ) -> FrontendReady:
         engines = EngineDirectory().handle_starting(0, 2)
         payload = FrontendInit(
             run_id=f"test-{os.urandom(4).hex()}",
@@ -87,6 +93,7 @@ class FakeRoot:
             role="frontend",
             pid=pid,
             boot_timeout_s=DEADLINE_S,
+            fds=fds,
         )
         return msgspec.msgpack.decode(ready, type=FrontendReady)
 
@@ -186,6 +193,20 @@ async def test_a_connection_is_received_when_it_is_open(folder: pathlib.Path) ->
         async with await root.connect():
             await root.wait_load(connections_received=1)
             assert root.loads[-1].open_connections == 1
+
+
+async def test_its_counters_are_summed_with_those_of_the_others(folder: pathlib.Path) -> None:
+    theirs = FrontendCounts(
+        edge=ApiCounters(connections=5), runtime=FrontendStatistics(requests_active=7)
+    )
+    with (
+        open_page(1) as page,
+        open_counter_memory(2) as memory,
+        open_counter_page(memory.fd, 1, LAYOUT, numbers_of(theirs)) as other,
+    ):
+        async with open_frontend(folder, fds=[page.fd, memory.fd]) as root:
+            assert await root.get("/load") == (200, {"server_load": 7})
+        assert counts_of(other.total()).edge.connections == 5 + 1
 
 
 async def test_membership_reaches_health_and_the_latest_wins(folder: pathlib.Path) -> None:

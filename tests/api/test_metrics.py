@@ -2,9 +2,16 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from triolet.api.metrics import ApiCounters, Metrics
+from triolet.api.counters import ApiCounters
+from triolet.api.metrics import Metrics
+from triolet.api.totals import Totals
 
 from .fakes import FakeGenerator, make_application
+
+
+def make_metrics(counters: ApiCounters) -> Metrics:
+    generator = FakeGenerator()
+    return Metrics(generator, Totals(generator, counters))
 
 
 def values(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -18,7 +25,7 @@ def values(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def test_the_page_tells_what_the_snapshots_say() -> None:
     counters = ApiCounters(connections=7, sockets_active=2, deltas_merged=9)
     counters.answers["GET", "/live", 200] += 3
-    found = values(Metrics(FakeGenerator(), counters).render())
+    found = values(make_metrics(counters).render())
     engine = (("engine", "0"),)
     assert found["triolet_connections_total", ()] == 7
     assert found["triolet_websocket_connections_active", ()] == 2
@@ -38,7 +45,7 @@ def test_the_page_tells_what_the_snapshots_say() -> None:
 
 def test_two_pages_live_side_by_side() -> None:
     """Nothing is registered globally."""
-    first, second = (Metrics(FakeGenerator(), ApiCounters()) for _ in range(2))
+    first, second = (make_metrics(ApiCounters()) for _ in range(2))
     assert first.render() == second.render()
 
 

@@ -137,6 +137,7 @@ ROOT_TASKS = (
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
     "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
+    "counters",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",

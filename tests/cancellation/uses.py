@@ -40,6 +40,8 @@ from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.engine.worker import process as worker_process
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds, run_until_stopped
+from triolet.nurseries.processes.counter_page import open_counter_memory
+from triolet.nurseries.processes.progress_page import open_page
 from triolet.runtime.events import Draining, Serving
 from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, ControlCall
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
@@ -130,9 +132,12 @@ async def use_frontend(folder: pathlib.Path, steps: CancelAtStep) -> None:
     with open_ends() as (control, fds), ExitStack() as owned:
         channel = ControlChannel(control, sends=ROOT_TO_FRONTEND, receives=FRONTEND_TO_ROOT)
         root = FakeRoot(owned.enter_context(channel), control)
+        page = owned.enter_context(open_page(1))
+        counters = owned.enter_context(open_counter_memory(1))
 
         async def part() -> None:
-            await root.bring_up(settings_to_text(settings_for(folder)), pid=os.getpid())
+            text, beside = settings_to_text(settings_for(folder)), [page.fd, counters.fd]
+            await root.bring_up(text, pid=os.getpid(), fds=beside)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(root.run)
                 assert (await root.get("/live"))[0] == 200

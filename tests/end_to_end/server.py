@@ -106,9 +106,7 @@ class Server:
     async def metrics(self) -> dict[str, float]:
         """Every number of `/metrics`, by name and labels."""
         async with self.client() as client:
-            text = (await client.get("/metrics")).text
-        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {name.removeprefix("triolet_"): float(value) for name, _, value in lines}
+            return await scrape(client)
 
     async def tree(self) -> ProcessTree:
         """The live tree, over the run folder's control socket, with an answer of every process.
@@ -176,6 +174,13 @@ class Server:
         for pid in marked_processes(self.mark):
             os.kill(pid, signal.SIGKILL)
         self.popen.wait(DEADLINE_S)
+
+
+async def scrape(client: httpx.AsyncClient) -> dict[str, float]:
+    """See `Server.metrics`; of the frontend that has this client's connection."""
+    text = (await client.get("/metrics")).text
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name.removeprefix("triolet_"): float(value) for name, _, value in lines}
 
 
 def is_whole(tree: ProcessTree) -> bool:

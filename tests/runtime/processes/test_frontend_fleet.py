@@ -16,6 +16,8 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
+from triolet.nurseries.processes.counter_page import open_counter_page
+from triolet.nurseries.processes.counter_slot import COUNTER, GAUGE, Name
 from triolet.runtime.config import JournalSettings, RuntimeTimes
 from triolet.runtime.errors import NoFrontendLeft
 from triolet.runtime.events import (
@@ -121,6 +123,23 @@ async def test_a_dead_frontend_is_replaced_and_relisted() -> None:
         assert homes == [([1], []), ([], [0]), ([2], [])]
         assert listed[-1].frontends[0].input_endpoint == "in-2"
         assert bed.diary.of(ChildGone)[0].cause == "was killed by SIGKILL"
+
+
+async def test_what_frontends_count_outlives_them_and_gauges_do_not() -> None:
+    done: Name = (COUNTER, "done")
+    active: Name = (GAUGE, "active")
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        fds = [bed.fleet.processes.fds_of(rank)[-1] for rank in (0, 1)]
+        with (  # in the place of both
+            open_counter_page(fds[0], 0, 1, {done: 3, active: 1}),
+            open_counter_page(fds[1], 1, 1, {done: 4, active: 1}) as page,
+        ):
+            assert page.total() == {done: 7, active: 2}
+            bed.kill(0)
+            await bed.diary.wait_for(ChildReady, 3)
+            assert page.total() == {done: 7, active: 1}
+            assert bed.fleet.processes.fds_of(0)[-1] == fds[0]
 
 
 async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:

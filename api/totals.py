@@ -1,0 +1,84 @@
+"""Totals: what all frontends of a server have counted, as each of them shows it.
+
+Every frontend copies its counters into memory that all map and that outlives it, and shows the sum
+of what is there. So all show the same, the next life of a frontend goes on from where the last one
+was, and nothing that was ever shown goes backwards. A frontend that is killed takes along what it
+counted since the last copy: at most `PERIOD_S`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ..nurseries.processes.counter_page import CounterPage, open_counter_page
+from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.service import open_service
+from ..runtime.frontend.generation import Generator
+from ..runtime.frontend.health import FrontendStatistics
+from .counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
+
+# Between two copies. Pulled out of the air: what monitors miss by it is far below their own period.
+PERIOD_S = 0.25
+
+
+@attrs.define(eq=False)
+class Totals:
+    """The counters of this frontend, and the sum over all; without a page it is the only one."""
+
+    generator: Generator
+    counters: ApiCounters
+    _page: CounterPage | None = attrs.field(default=None, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed, in flight or not. Cheap, and harmless when none has."""
+        self._changed.set()
+
+    def look(self, own: FrontendStatistics | None = None) -> FrontendCounts:
+        """The sum over all frontends, with our counts of this moment (`own`, if they are known)."""
+        counts = self._count(own)
+        if self._page is None:
+            return counts
+        self._page.publish(numbers_of(counts))
+        return counts_of(self._page.total())
+
+    def _count(self, own: FrontendStatistics | None = None) -> FrontendCounts:
+        return FrontendCounts(
+            edge=self.counters, runtime=own or self.generator.statistics().frontend
+        )
+
+    @asynccontextmanager
+    async def open_page(self, fd: int | None, rank: int) -> AsyncIterator[None]:
+        """Count in this page for the body of the block; without one, alone.
+
+        Raises `OSError` or `ValueError` for a descriptor that is no page with this rank, and
+        `ServiceEnded` if the task that copies ends. The descriptor stays the caller's.
+        """
+        if fd is None:
+            yield
+            return
+        with open_counter_page(fd, rank, LAYOUT, numbers_of(self._count())) as self._page:
+            try:
+                async with open_service(self._run, self._page, name="counters"):
+                    yield
+            finally:
+                self._page.publish(numbers_of(self._count()))
+                self._page = None
+
+    async def _run(self, page: CounterPage, *, task_status: trio.TaskStatus[None]) -> None:
+        """Background task `counters`: copies what is new; never returns unless cancelled.
+
+        Every `PERIOD_S` while requests are in flight or counts change; it sleeps when idle.
+        """
+        task_status.started()
+        while True:
+            self._changed = trio.Event()
+            counts = self._count()
+            is_new = page.publish(numbers_of(counts))
+            if is_new or counts.runtime.requests_active:
+                await trio.sleep(PERIOD_S)
+                continue
+            with waiting_for("changes of the counters"):
+                await self._changed.wait()
