@@ -13,10 +13,10 @@ from random import Random
 import attrs
 
 from ...engine.errors import EngineError
-from ...engine.messages import AddRequest, EngineReady, RequestOutput, ResyncReply, StepOutputs
+from ...engine.messages import AddRequest, RequestOutput, ResyncReply, StepOutputs
 from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry
+from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Numerics
 from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from ...runtime.journal.judgement import Refusal
 from ...transports.links.channel import Peer
@@ -88,7 +88,7 @@ class _Amnesiac(Ledger):
 class _Repeating(Ledger):
     """Planted: a replay keeps its attempt."""
 
-    def _place(self, entry: LedgerEntry, peer: Peer, ready: EngineReady | None = None) -> None:
+    def _place(self, entry: LedgerEntry, peer: Peer, ready: Numerics | None = None) -> None:
         attempt = entry.attempt
         super()._place(entry, peer, ready)
         entry.attempt = attempt or entry.attempt

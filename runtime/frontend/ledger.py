@@ -28,7 +28,6 @@ from ...engine.errors import EngineDied, EngineDraining, EngineError
 from ...engine.messages import (
     AbortRequests,
     AddRequest,
-    EngineReady,
     FinishReason,
     Grant,
     GrantCredit,
@@ -43,10 +42,12 @@ from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from ..journal.judgement import Refusal, judge
 from .ledger_entry import (
+    END_OF_REASON,
     Accepted,
     Latencies,
     LedgerEntry,
     LedgerStatus,
+    Numerics,
     RequestSink,
     RequestState,
     Send,
@@ -58,12 +59,6 @@ ATTEMPTS_OF_A_TERM = 2**32
 
 _STREAMING: Final = LedgerStatus.STREAMING
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
-_END_OF_REASON = {
-    FinishReason.STOP: LedgerStatus.FINISHED,
-    FinishReason.LENGTH: LedgerStatus.FINISHED,
-    FinishReason.ABORT: LedgerStatus.ABORTED,
-    FinishReason.ERROR: LedgerStatus.FAILED,
-}
 
 
 @attrs.define(eq=False)
@@ -126,7 +121,7 @@ class Ledger:
         now: float,
         sink: RequestSink | None = None,
         *,
-        ready: EngineReady | None = None,
+        ready: Numerics | None = None,
     ) -> AddRequest:
         """Write a request down for this engine and return the message to send it.
 
@@ -148,19 +143,23 @@ class Ledger:
     def handle_adopted(
         self,
         request: AddRequest,
-        peer: Peer,
+        peer: Peer | None,
         now: float,
         sink: RequestSink | None = None,
         *,
-        ready: EngineReady | None = None,
+        ready: Numerics,
     ) -> LedgerEntry:
-        """Go on with a request of an earlier term, as it was sent last, with the tokens known now.
+        """Go on with a request of an earlier term, as it was sent last, with the tokens known now;
+        without engine it waits for one. In the order of attempts.
 
-        In the order of attempts. Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
+        Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
         """
-        entry = self._write_down(request, now, sink)
-        entry.handle_placed(request.attempt, peer, ready)
-        self._placed.setdefault(peer, {})[entry.attempt] = entry
+        if peer is None:
+            entry = self.handle_add_waiting(request, EngineDied("an engine", "is gone"), now, sink)
+        else:
+            entry = self._write_down(request, now, sink)
+            self._placed.setdefault(peer, {})[request.attempt] = entry
+        entry.handle_adopted(request.attempt, peer, ready)
         return entry
 
     def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:
@@ -225,7 +224,7 @@ class Ledger:
                 entry.handle_tokens(now)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
-                self._end(entry, _END_OF_REASON[output.finish_reason], now)
+                self._end(entry, END_OF_REASON[output.finish_reason], now)
             accepted.append((entry, output))
         return accepted, refused
 
@@ -270,7 +269,7 @@ class Ledger:
         peer: Peer,
         now: float,
         *,
-        ready: EngineReady | None = None,
+        ready: Numerics | None = None,
         exact: bool = True,
     ) -> AddRequest:
         """A request without engine goes to this one; returns the message for it."""
@@ -348,7 +347,7 @@ class Ledger:
     def _message(self, entry: LedgerEntry) -> AddRequest:
         return entry.message()
 
-    def _place(self, entry: LedgerEntry, peer: Peer, ready: EngineReady | None = None) -> None:
+    def _place(self, entry: LedgerEntry, peer: Peer, ready: Numerics | None = None) -> None:
         """A new attempt of this request, on this engine."""
         self._displace(entry)
         self._attempts += 1
@@ -356,7 +355,7 @@ class Ledger:
         self._placed.setdefault(peer, {})[entry.attempt] = entry
 
     def _send_again(
-        self, entry: LedgerEntry, peer: Peer, now: float, ready: EngineReady | None = None
+        self, entry: LedgerEntry, peer: Peer, now: float, ready: Numerics | None = None
     ) -> AddRequest:
         self.sent_again += entry.attempt > 0
         self._place(entry, peer, ready)

@@ -25,7 +25,7 @@ from ...engine.errors import EngineError
 from ...engine.messages import (
     AbortRequests,
     AddRequest,
-    EngineReady,
+    FinishReason,
     GrantCredit,
     RequestOutput,
 )
@@ -44,6 +44,13 @@ class LedgerStatus(enum.Enum):
 
 
 _ENDS = frozenset({LedgerStatus.FINISHED, LedgerStatus.FAILED, LedgerStatus.ABORTED})
+# How a request ends that its engine has ended so.
+END_OF_REASON: Final = {
+    FinishReason.STOP: LedgerStatus.FINISHED,
+    FinishReason.LENGTH: LedgerStatus.FINISHED,
+    FinishReason.ABORT: LedgerStatus.ABORTED,
+    FinishReason.ERROR: LedgerStatus.FAILED,
+}
 # What may follow each status; nothing follows an end.
 TRANSITIONS: Final = {
     LedgerStatus.PLACED: _ENDS | {LedgerStatus.STREAMING, LedgerStatus.UNPLACED},
@@ -64,6 +71,8 @@ class RequestState:
     status: LedgerStatus = attrs.field(default=LedgerStatus.PLACED, init=False)
     # When the present status began.
     entered_at: float = attrs.field(init=False)
+    # False if a part of it passed in another life of its frontend.
+    is_measured: bool = attrs.field(default=True, init=False)
     # Of the whole request, whatever engine brought it; infinite until there is one.
     first_token_at: float = attrs.field(default=math.inf, init=False)
 
@@ -128,6 +137,18 @@ class RequestSink(Protocol):
         """The request ended with this error."""
 
 
+class Numerics(Protocol):
+    """What tokens are computed with: an engine's READY says it, and a journal."""
+
+    @property
+    def numerics_id(self) -> str:
+        """Equal ones compute the same; "" before the first engine."""
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether the same comes out each time."""
+
+
 @attrs.define(eq=False)
 class LedgerEntry:
     """One request that has not ended."""
@@ -155,7 +176,20 @@ class LedgerEntry:
     lost_at: float = math.inf
     lost_by: EngineError | None = None
 
-    def handle_placed(self, attempt: int, peer: Peer, ready: EngineReady | None) -> None:
+    @property
+    def numerics(self) -> tuple[str, bool]:
+        """What its tokens are computed with, and whether that gives the same again."""
+        return self.numerics_id, self.is_bitwise
+
+    def handle_adopted(self, attempt: int, peer: Peer | None, ready: Numerics | None) -> None:
+        """A frontend of before sent it so; without engine it waits for one."""
+        self.state.is_measured = False
+        self.attempt, self.peer = attempt, peer
+        if ready is not None:
+            self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
+        self.is_replayed, self.attempts = attempt != 0, int(peer is not None)
+
+    def handle_placed(self, attempt: int, peer: Peer, ready: Numerics | None) -> None:
         """It goes to this engine; without `ready`, to one that computes as the last one did."""
         self.is_replayed = self.attempt != 0
         self.attempts += 1
@@ -265,7 +299,7 @@ class Latencies:
 
     def handle_end(self, state: RequestState, tokens: int, now: float) -> None:
         """A request ended after so many output tokens; one without tokens took no time."""
-        if state.first_token_at == math.inf:
+        if state.first_token_at == math.inf or not state.is_measured:
             return
         self.first_token.observe(state.first_token_at - state.created_at)
         self.whole.observe(now - state.created_at)

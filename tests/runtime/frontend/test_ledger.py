@@ -21,11 +21,14 @@ from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_A_TERM, Ledger
 from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Send
 from triolet.runtime.journal.judgement import Refusal
+from triolet.runtime.journal.records import Placement
 from triolet.transports.links.channel import Peer
 
 ENGINE = Peer("engine", 0, 1)
 OTHER = Peer("engine", 1, 1)
 SUCCESSOR = Peer("engine", 0, 2)
+# What a journal says of the engine that had them.
+NUMERICS = Placement("r", 1, None, "numerics")
 
 
 def request(request_id: str = "r", credit: int | None = None) -> AddRequest:
@@ -96,11 +99,11 @@ def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
     earlier = [2 * ATTEMPTS_OF_A_TERM + number for number in (4, 7)]
     for name, attempt in zip("rs", earlier, strict=True):
         sent = attrs.evolve(request(name, 8), attempt=attempt, output_token_ids=[5, 6])
-        ledger.handle_adopted(sent, ENGINE, 0.0)
+        ledger.handle_adopted(sent, ENGINE, 0.0, ready=NUMERICS)
     ledger.check_invariants()
     assert ledger.peers() == [ENGINE]
     with pytest.raises(RequestIdInUse):
-        ledger.handle_adopted(request(), OTHER, 0.0)
+        ledger.handle_adopted(request(), OTHER, 0.0, ready=NUMERICS)
     assert ledger.handle_peer_up(ENGINE) == Resync(
         [LiveRequest(name, attempt, 2, 8) for name, attempt in zip("rs", earlier, strict=True)]
     )
