@@ -45,7 +45,7 @@ PROCESSES = {
     ),
     ("triolet.api.frontend_process",): (
         COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "httptools", "h11",
-                  "wsproto", "trio_websocket", "prometheus_client"},
+                  "wsproto", "trio_websocket", "prometheus_client", "crc32c"},
         ROOMS | {"api"},
     ),
 }  # fmt: skip

@@ -31,7 +31,7 @@ PRIVATE_WORDS = re.compile(rf"\b({'|'.join(sorted(PRIVATE))})\b", re.IGNORECASE)
 CRUMBS = {
     f"triolet.engine.model.{family}": "a file for each family, read top to bottom"
     for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
-}
+} | {"triolet.runtime.frontend.utility_calls": "the one part of the core client that waits"}
 
 # A file for each model family; a benchmark for each part.
 WIDE = {"engine/model", "bench/parts"}

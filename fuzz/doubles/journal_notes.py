@@ -55,11 +55,12 @@ class ChoiceNote:
     finish: FinishReason | None = None
     end: FinishReason | None = None
 
-    def seen(self) -> Seen:
-        """As it is compared."""
+    def seen(self, *, has_ended: bool) -> Seen:
+        """As it is compared; the prompt goes with its stream's end."""
         request = self.request
+        prompt = 0 if has_ended else len(request.prompt_token_ids)
         return (
-            *(request.request_id, len(request.prompt_token_ids), self.attempt, self.peer),
+            *(request.request_id, prompt, self.attempt, self.peer),
             *(self.numerics, self.inexact),
             *(tuple(self.tokens), self.logprobs, self.cached, self.credit, self.finish, self.end),
         )
@@ -119,7 +120,9 @@ class StreamNote:
 
     def seen(self) -> Seen:
         """As it is compared."""
-        return (self.said, len(self.deaths), *(choice.seen() for choice in self.choices))
+        ended = self.said is not None
+        choices = (choice.seen(has_ended=ended) for choice in self.choices)
+        return (self.said, len(self.deaths), *choices)
 
     def snapshot(self) -> Snapshot:
         """As its owner would write it."""

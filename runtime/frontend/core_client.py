@@ -21,6 +21,7 @@ from ...engine.messages import (
     AddRequest,
     EngineReady,
     EngineStatistics,
+    FinishReason,
     RequestEvent,
     RequestEventKind,
     RequestOutput,
@@ -28,9 +29,9 @@ from ...engine.messages import (
     StatisticsReport,
     StepOutputs,
     Utility,
-    UtilityCall,
     UtilityReply,
 )
+from ...transports.array import Frame
 from ...transports.links.channel import (
     ChannelEvent,
     HubEnd,
@@ -41,25 +42,18 @@ from ...transports.links.channel import (
     PeerUp,
     Received,
 )
-from ..errors import NoEngine, ProcessingFailed, UtilityFailed
+from ..errors import NoEngine, ProcessingFailed
+from ..journal.journal import AdmissionNote, Journal
+from ..journal.records import EngineLife, Placement
 from ..messages import EngineMembership
 from .engine_view import EngineView
 from .ledger import Ledger
 from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, LedgerStatus, RequestSink, Send
 from .load_balancer import LeastLoaded
 from .replay_policy import PlaceOn
+from .utility_calls import UTILITY_TIMEOUT_S, UtilityCalls
 
 logger = logging.getLogger(__name__)
-
-# A process that answers at all answers a utility call between two steps.
-UTILITY_TIMEOUT_S = 2.0
-
-
-@attrs.define(eq=False)
-class _PendingCall:
-    peer: Peer
-    answered: trio.Event = attrs.field(factory=trio.Event)
-    reply: UtilityReply | None = None
 
 
 @attrs.define(eq=False)
@@ -69,6 +63,8 @@ class CoreClient:
     channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
+    # None where no life after this one is to go on with its streams.
+    journal: Journal | None = None
     # The host's, for the time of admission; a simulated one in simulations.
     clock_ns: Callable[[], int] = time.monotonic_ns
     engines: EngineView = attrs.field(factory=EngineView, init=False)
@@ -86,16 +82,23 @@ class CoreClient:
     _held: set[Peer] = attrs.field(factory=set, init=False)
     # Engines that take work.
     _taking: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
-    _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
-    _next_call: int = attrs.field(default=1, init=False)
+    _calls: UtilityCalls = attrs.field(factory=UtilityCalls, init=False)
 
     # ---- requests
 
-    def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
+    def submit(
+        self,
+        requests: Sequence[tuple[AddRequest, RequestSink]],
+        *,
+        note: AdmissionNote | None = None,
+        credit: int | None = None,
+    ) -> None:
         """Write requests down and send them, all to the one engine that has least to do. Where none
-        takes work now but one is expected back, they wait for it, as those that it had do.
+        takes work now but one is expected back, they wait for it, as those that it had do. With a
+        note, the journal has them, and that their client has given this credit.
 
-        All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, or as encoding does.
+        All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, `Overloaded`,
+        `JournalStreamTooLarge`, or as encoding does.
         """
         if self.draining:
             raise NoEngine("this server is draining")
@@ -115,29 +118,44 @@ class CoreClient:
                     message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
                     sends.append((peer, message))
                 added.append(sink)
+            if note is not None and self.journal is not None:
+                self.journal.admit(note, requests, credit)
             for engine, message in sends:
-                self._send(engine, message)
+                self._send_request(engine, message)
         except BaseException:
             # A request that cannot be encoded must not wait here for the next RESYNC.
             for sink in added:
                 self.abort(sink)
+            if note is not None and self.journal is not None:
+                self.journal.forget(note.name)
             raise
         self._announce_waiting(waiting)
 
-    def abort(self, sink: RequestSink) -> None:
+    def abort(self, sink: RequestSink, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
         if self._is_current(sink):
+            self._note_end(sink, reason)
             self._carry_out(self.ledger.handle_abort(sink.request_id, trio.current_time()))
 
     def stop(self, sink: RequestSink) -> None:
         """The request ended here, by a stop string; its engine gets an abort."""
         if self._is_current(sink):
+            self._note_end(sink, FinishReason.STOP)
             self._carry_out(self.ledger.handle_stopped(sink.request_id, trio.current_time()))
 
     def grant(self, sink: RequestSink, credit: int) -> None:
         """The engine may schedule the request up to this output index."""
         if self._is_current(sink):
             self._carry_out(self.ledger.handle_grant(sink.request_id, credit))
+
+    def note_granted(self, sink: RequestSink, credit: int) -> None:
+        """The client takes tokens up to this index, whatever its reader does."""
+        if self.journal is not None:
+            self.journal.grant(sink.request_id, credit)
+
+    def _note_end(self, sink: RequestSink, reason: FinishReason) -> None:
+        if self.journal is not None:
+            self.journal.end_choice(sink.request_id, reason)
 
     def _is_current(self, sink: RequestSink) -> bool:
         """Whether it is the request in flight, and not an ended one whose id is used again."""
@@ -172,9 +190,7 @@ class CoreClient:
         self._held.discard(peer)
         self.engines.handle_forgotten(peer)
         self.statistics.pop(peer, None)
-        for call in self._calls.values():
-            if call.peer == peer:
-                call.answered.set()
+        self._calls.handle_gone(peer)
         lost = self.ledger.handle_peer_gone(peer, cause, trio.current_time())
         if lost:
             logger.info("%s %s: %d requests are to go on elsewhere", peer, cause, len(lost))
@@ -220,7 +236,8 @@ class CoreClient:
 
     def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
         ready = self._taking[peer]
-        self._send(peer, self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact))
+        request = self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact)
+        self._send_request(peer, request)
         if (entry.request.events and entry.is_replayed) or not exact:
             self._announce(entry, RequestEvent(RequestEventKind.MIGRATED, exact=exact))
 
@@ -277,8 +294,10 @@ class CoreClient:
                 self._held.discard(peer)
                 self.engines.handle_down(peer)
                 self._engines_changed()
+            case Received(peer=peer, message=StepOutputs() as outputs):
+                return self._handle_outputs(peer, outputs, event.frame)
             case Received(peer=peer, message=message):
-                return self._handle_message(peer, message)
+                self._handle_message(peer, message)
             case Misread():
                 pass  # what an engine did not say is missed by the next output
             case _:
@@ -289,17 +308,26 @@ class CoreClient:
         self._send(peer, self.ledger.handle_peer_up(peer))
         self.engines.handle_up(peer)
 
-    def _handle_message(self, peer: Peer, message: object) -> Accepted:
+    def _handle_outputs(self, peer: Peer, outputs: StepOutputs, frame: Frame) -> Accepted:
+        """What counts is in the journal before any of it is offered, or sent along in a replay."""
+        accepted = self.ledger.handle_outputs(peer, outputs, trio.current_time())
+        if self.journal is not None and (accepted.tokens or accepted.outputs or accepted.refused):
+            self.journal.append_message(
+                peer,
+                frame,
+                [output for _, output in accepted.outputs],
+                [entry.request.request_id for entry in accepted.refused],
+            )
+        if accepted.out_of_order:
+            self.channel.break_link(peer, "an output is missing or came twice")
+        if accepted.refused:
+            self.engines.handle_draining(peer)
+            self._engines_changed()
+            self._announce_waiting(accepted.refused)
+        return accepted
+
+    def _handle_message(self, peer: Peer, message: object) -> None:
         match message:
-            case StepOutputs():
-                accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
-                if accepted.out_of_order:
-                    self.channel.break_link(peer, "an output is missing or came twice")
-                if accepted.refused:
-                    self.engines.handle_draining(peer)
-                    self._engines_changed()
-                    self._announce_waiting(accepted.refused)
-                return accepted
             case StatisticsReport():
                 if self.engines.is_met(peer):  # it may have been forgotten while this waited
                     self.statistics[peer] = message.statistics
@@ -307,16 +335,12 @@ class CoreClient:
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
                 for request in self.ledger.handle_resync_reply(peer, message, trio.current_time()):
-                    self._send(peer, request)
+                    self._send_request(peer, request)
                 self.place_waiting()
-            case UtilityReply(call_id=call_id):
-                call = self._calls.get(call_id)
-                if call is not None and call.peer == peer:
-                    call.reply = message
-                    call.answered.set()
+            case UtilityReply():
+                self._calls.handle_reply(peer, message)
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
-        return NOTHING
 
     def deliver_tokens(self, entries: Iterable[LedgerEntry]) -> None:
         """Announce its next token to each request."""
@@ -346,35 +370,26 @@ class CoreClient:
             error = ProcessingFailed(sink.request_id, f"{type(error).__name__}: {error}")
         sink.fail(error)
 
-    # ---- utility calls
-
     async def call_utility(
         self, peer: Peer, utility: Utility, *, timeout_s: float = UTILITY_TIMEOUT_S
     ) -> str:
         """Ask one engine. Raises `UtilityFailed` when it errs, dies, or takes too long."""
-        call_id, call = self._next_call, _PendingCall(peer)
-        self._next_call += 1
-        self._calls[call_id] = call
-        try:
-            self.channel.send(peer, UtilityCall(call_id, utility))
-            with trio.move_on_after(timeout_s):
-                await call.answered.wait()
-        except PeerNotConnected as error:
-            raise UtilityFailed(str(peer), str(error)) from error
-        finally:
-            del self._calls[call_id]
-        if call.reply is None:
-            why = "it died" if call.answered.is_set() else f"no answer within {timeout_s:g} s"
-            raise UtilityFailed(str(peer), why)
-        if call.reply.error:
-            raise UtilityFailed(str(peer), call.reply.error)
-        return call.reply.result
+        return await self._calls.call(self.channel, peer, utility, timeout_s)
 
     # ---- sending
 
     def _carry_out(self, send: Send | None) -> None:
         if send is not None:
             self._send(send.peer, send.message)
+
+    def _send_request(self, peer: Peer, request: AddRequest) -> None:
+        """Send a new attempt, which is in the journal before."""
+        if self.journal is not None:
+            entry = self.ledger.get(request.request_id)
+            assert entry is not None
+            engine, numerics = EngineLife(peer.rank, peer.epoch), entry.numerics
+            self.journal.place(Placement(request.request_id, request.attempt, engine, *numerics))
+        self._send(peer, request)
 
     def _send(self, peer: Peer, message: object) -> None:
         if peer in self._held:

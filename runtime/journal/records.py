@@ -150,6 +150,8 @@ class AdmissionRecord:
     body: bytes = b""
     created_at: int = 0
     deadline_ns: int | None = None
+    # Whether its client can come back to it before its end.
+    is_resumable: bool = True
 
     def choices(self) -> list[AddRequest]:
         """The requests, each with the prompt."""

@@ -51,6 +51,8 @@ class JournalChoice:
     client_credit: int = 0
     engine_end: EngineEnd | None = None
     end: ChoiceEnd | None = None
+    # Whether its records are written as they come, or all at its end.
+    is_written: bool = True
     # The stream ended, whether this choice did or not.
     stream_ended: bool = False
 
@@ -71,10 +73,13 @@ class JournalChoice:
 
     def handle_output(self, output: RequestOutput) -> None:
         """An output that counts."""
-        if output.token_ids:
-            if not self.token_ids:
-                self.cached_tokens = output.cached_tokens
-            self.token_ids.extend(output.token_ids)
+        self.token_ids.extend(output.token_ids)
+        self.note(output)
+
+    def note(self, output: RequestOutput) -> None:
+        """All of an output that counts but its tokens, which are in the list."""
+        if output.first_index == 0 and output.token_ids:
+            self.cached_tokens = output.cached_tokens
         if output.logprobs is not None:
             self.logprobs.append(output.logprobs)
         if output.prompt_logprobs is not None:
@@ -133,18 +138,21 @@ class JournalStream:
     admission: AdmissionRecord
     choices: list[JournalChoice]
     # Where its latest admission or snapshot begins, and the bytes of that: all before is not used.
-    base: int
-    base_bytes: int
+    base: int = 0
+    base_bytes: int = 0
     # What was said of its end; None before it.
     said: bytes | None = None
     # Lives of the frontend that ended while they rebuilt it.
     rebuild_deaths: int = 0
 
     def handle_end(self, said: bytes) -> None:
-        """It has ended: no choice goes on."""
+        """It has ended: no choice goes on, so that its prompt is not needed any more."""
         self.said = said
         for choice in self.choices:
             choice.stream_ended, choice.peer = True, None
+            choice.request = attrs.evolve(choice.request, prompt_token_ids=[], prompt_embeds=None)
+        requests = [choice.request for choice in self.choices]
+        self.admission = attrs.evolve(self.admission, requests=requests)
 
     def snapshot(self) -> Snapshot:
         """All of it, as one record."""

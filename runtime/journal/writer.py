@@ -164,8 +164,6 @@ class JournalWriter:
         payload = encode_own(record)
         if isinstance(record, AdmissionRecord):
             self._judge(record, len(payload))
-        elif isinstance(record, Snapshot):
-            assert record.admission.name in self._bases, f"{record.admission.name} is not there"
         begin = self.end
         self._write(seal(payload, RecordKind.OWN, begin, self.number + 1, term=self.term))
         match record:
@@ -183,6 +181,11 @@ class JournalWriter:
     def note_rebuilding(self, name: str | None) -> None:
         """This stream is rebuilt from now on, or none is: what the next life finds of our death."""
         self.memory.publish(REBUILDING_AT, 0 if name is None else rebuilding_word(self.term, name))
+
+    def abandon(self) -> None:
+        """Leave an empty journal: nothing is to be appended any more."""
+        self._bases.clear()
+        self.memory.publish(BEGIN_AT, self.end)
 
     def due(self) -> list[str]:
         """Names of streams whose snapshots are to be appended now.

@@ -1,0 +1,245 @@
+"""A frontend's side of its journal: at any moment a reader finds what the frontend knows."""
+
+import os
+from random import Random
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.errors import EngineDraining
+from triolet.engine.messages import AddRequest, FinishReason, RequestOutput, StepOutputs
+from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.fuzz.doubles.journal_notes import LOGPROBS
+from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
+from triolet.runtime.journal.journal import AdmissionNote, Journal, open_journal
+from triolet.runtime.journal.memory import create_journal
+from triolet.runtime.journal.reader import read_journal
+from triolet.runtime.journal.streams import JournalChoice
+from triolet.runtime.journal.writer import JournalLimits, JournalWriter
+
+from .making import ENGINE, SEGMENT_BYTES, frame, output, placement, request, rows
+
+# Snapshots are due all the time.
+SHORT = JournalLimits(clean_above_bytes=1024, turn_bytes=256)
+
+
+@attrs.define(eq=False)
+class Sink:
+    """Where a choice's tokens are: the ledger's list."""
+
+    token_ids: list[int] = attrs.field(factory=list)
+
+
+def note(name: str, *, is_resumable: bool = True) -> AdmissionNote:
+    return AdmissionNote(
+        name=name, surface="tests", body=b"{}", created_at=1, is_resumable=is_resumable
+    )
+
+
+def open_noted(
+    memory: NotedMemory, *, term: int = 1, limits: JournalLimits | None = None
+) -> Journal:
+    contents = read_journal(memory)
+    return Journal.resume(JournalWriter.resume(memory, contents, term, limits), contents)
+
+
+def fresh(limits: JournalLimits | None = None) -> tuple[NotedMemory, Journal]:
+    memory = NotedMemory.fresh(SEGMENT_BYTES)
+    return memory, open_noted(memory, limits=limits)
+
+
+def admit(
+    journal: Journal,
+    name: str,
+    choices: int = 1,
+    credit: int | None = None,
+    *,
+    is_resumable: bool = True,
+) -> list[Sink]:
+    requests = [(request(f"{name}#{number}"), Sink()) for number in range(choices)]
+    journal.admit(note(name, is_resumable=is_resumable), requests, credit)
+    return [sink for _, sink in requests]
+
+
+def test_what_a_frontend_says_is_what_its_successor_finds() -> None:
+    memory, journal = fresh()
+    first, second = admit(journal, "s1", choices=2, credit=9)
+    for number, sink in enumerate((first, second)):
+        journal.place(placement(f"s1#{number}", number + 1))
+        sink.token_ids.append(5)
+    journal.append_message(ENGINE, frame(rows((1, 0, 5), (2, 0, 5))))
+    last = output("s1#0", 1, 1, [6], FinishReason.STOP)
+    first.token_ids.append(6)
+    journal.append_message(ENGINE, frame(StepOutputs(1, [last])), [last])
+    journal.end_choice("s1#1", FinishReason.ABORT)
+    journal.grant("s1#1", 20)
+    journal.end("s1", b"cancelled")
+    journal.end("s1", b"and again")
+    (stream,) = open_noted(memory, term=2).streams()
+    assert (stream.said, stream.admission.surface) == (b"cancelled", "tests")
+    assert [choice.token_ids for choice in stream.choices] == [[5, 6], [5]]
+    one, other = stream.choices
+    assert one.engine_end is not None
+    assert other.end is not None
+    assert (one.client_credit, other.end.finish_reason) == (9, FinishReason.ABORT)
+    journal.forget("s1")
+    assert open_noted(memory, term=3).streams() == []
+
+
+def test_a_refused_stream_is_none() -> None:
+    memory, journal = fresh(JournalLimits(bytes_max=1000, stream_bytes_max=3000))
+    with pytest.raises(JournalStreamTooLarge):
+        journal.admit(note("s1"), [(request("s1#0", max_tokens=10_000), Sink())], None)
+    admit(journal, "s2")
+    with pytest.raises(Overloaded):
+        admit(journal, "s3")
+    assert [stream.admission.name for stream in journal.streams()] == ["s2"]
+    assert len(open_noted(memory, term=2).streams()) == 1
+
+
+def test_one_that_cannot_be_resumed_is_written_when_it_has_ended() -> None:
+    memory, journal = fresh()
+    for name in ("s1", "s2"):
+        (sink,) = admit(journal, name, credit=9, is_resumable=False)
+        journal.place(placement(f"{name}#0", 1))
+        sink.token_ids.append(5)
+        journal.append_message(ENGINE, frame(rows((1, 0, 5))))
+    journal.forget("s2")
+    assert journal.writer.number == 0
+    journal.end("s1", b"completed")
+    (stream,) = open_noted(memory, term=2).streams()
+    assert (stream.said, stream.choices[0].token_ids) == (b"completed", [5])
+    journal.forget("s1")
+    assert open_noted(memory, term=3).streams() == []
+
+
+class FullMemory(NotedMemory):
+    """Takes nothing once it is full."""
+
+    is_full = False
+
+    def store(self, position: int, data: bytes) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        super().store(position, data)
+
+
+def test_a_journal_that_can_take_no_more_is_given_up_and_leaves_none() -> None:
+    noted = NotedMemory.fresh(SEGMENT_BYTES)
+    memory = FullMemory(noted.data)
+    journal = open_noted(memory)
+    (sink,) = admit(journal, "s1")
+    journal.place(placement("s1#0", 1))
+    memory.is_full = True
+    sink.token_ids.append(5)
+    journal.append_message(ENGINE, frame(rows((1, 0, 5))))
+    memory.is_full = False
+    assert journal.streams() == []
+    admit(journal, "s2")
+    journal.end_choice("s1#0", FinishReason.ABORT)
+    journal.end("s1", b"")
+    journal.forget("s1")
+    successor = open_noted(memory, term=2)
+    assert successor.streams() == []
+    admit(successor, "s3")
+    assert [each.admission.name for each in open_noted(memory, term=3).streams()] == ["s3"]
+
+
+def test_the_memory_of_a_process_is_taken_up_by_the_next() -> None:
+    fd = create_journal(3)
+    try:
+        with open_journal(fd, 1, JournalLimits()) as journal:
+            admit(journal, "s1")
+            journal.note_rebuilding("s1")
+        with open_journal(fd, 2, JournalLimits()) as journal:
+            (stream,) = journal.streams()
+            assert stream.rebuild_deaths == 1
+            journal.note_rebuilding(None)
+            assert journal.statistics().streams == 1
+        with open_journal(fd, 3, JournalLimits()) as journal:
+            assert [each.rebuild_deaths for each in journal.streams()] == [1]
+    finally:
+        os.close(fd)
+
+
+class Life:
+    """A frontend that does anything, over memory that outlives it."""
+
+    def __init__(self) -> None:
+        self.memory, self.journal = fresh(SHORT)
+        self.term = 1
+        self.count = 0
+
+    def choices(self) -> list[JournalChoice]:
+        streams = self.journal.streams()
+        return [each for stream in streams for each in stream.choices if not each.is_over]
+
+    def act(self, what: int, chance: Random) -> None:
+        choices = self.choices()
+        self.count += 1
+        if what == 0 or not choices:
+            how = chance.randint(1, 2), chance.choice([None, 7])
+            is_resumable = chance.random() < 0.8
+            admit(self.journal, f"s{self.count}", *how, is_resumable=is_resumable)
+            return
+        choice = chance.choice(choices)
+        request_id = choice.request.request_id
+        name = request_id.partition("#")[0]
+        match what:
+            case 1:
+                self.journal.place(placement(request_id, self.count))
+            case 2 if choice.peer is not None:
+                choice.token_ids.append(self.count)
+                row = (choice.attempt, len(choice.token_ids) - 1, self.count)
+                self.journal.append_message(ENGINE, frame(rows(row)))
+            case 3 if choice.peer is not None:
+                self._speak(choice, chance)
+            case 4:
+                self.journal.end_choice(request_id, FinishReason.ABORT)
+            case 5:
+                self.journal.grant(request_id, self.count)
+            case 6:
+                self.journal.end(name, b"said")
+            case 7:
+                self.journal.forget(name)
+            case 8:
+                self.term += 1
+                self.journal = open_noted(self.memory, term=self.term, limits=SHORT)
+
+    def _speak(self, choice: JournalChoice, chance: Random) -> None:
+        """A whole output, or the refusal of an engine that drains."""
+        request: AddRequest = choice.request
+        said: RequestOutput = output(
+            request.request_id, choice.attempt, len(choice.token_ids), [self.count]
+        )
+        if chance.random() < 0.2:
+            said.token_ids, said.finish_reason = [], FinishReason.ERROR
+            said.error_code = EngineDraining.code
+            message = frame(StepOutputs(1, [said]))
+            self.journal.append_message(ENGINE, message, [], [request.request_id])
+            return
+        said.logprobs, said.cached_tokens = LOGPROBS, 2
+        said.finish_reason = chance.choice([None, None, FinishReason.LENGTH])
+        choice.token_ids.append(self.count)
+        self.journal.append_message(ENGINE, frame(StepOutputs(1, [said])), [said])
+
+    def check(self) -> None:
+        read = read_journal(self.memory)
+        assert not read.fault
+        found = {name: stream.snapshot() for name, stream in read.streams.streams.items()}
+        known = {
+            each.admission.name: each.snapshot()
+            for each in self.journal.streams()
+            if each.said is not None or each.choices[0].is_written
+        }
+        assert found == known
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 2**16)), max_size=60))
+def test_a_reader_finds_what_the_frontend_knows(acts: list[tuple[int, int]]) -> None:
+    life = Life()
+    for what, seed in acts:
+        life.act(what, Random(seed))
+        life.check()
