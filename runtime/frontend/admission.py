@@ -51,6 +51,15 @@ class Ticket:
         self._on_load()
         return self
 
+    def take_over(self, embeds_bytes: int) -> Self:
+        """Charge what a life of this frontend before has admitted, whatever that comes to."""
+        admission = self._admission
+        admission.active_requests += self._choices
+        admission.queued_tokens += self._estimate
+        admission.embeds_bytes += embeds_bytes
+        self._tokens, self._embeds_bytes = self._estimate, embeds_bytes
+        return self
+
     def __exit__(self, *_: object) -> None:
         self.release_tokens()
         self.release_embeds()

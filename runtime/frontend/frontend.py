@@ -17,8 +17,9 @@ from ...engine.errors import InvalidParameter
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ..config import RuntimeSettings
+from ..journal.journal import AdmissionNote
 from ..text.detokenizer import OutputProcessor
-from ..text.input_processor import InputProcessor
+from ..text.input_processor import InputProcessor, PreparedPrompt
 from ..text.prompts import ChatPrompt, Prompt
 from .admission import Admission, Ticket, ignore_load
 from .core_client import CoreClient
@@ -32,6 +33,13 @@ from .request_flow import CreditWindow, RequestFlow, StreamCredit
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
     """For the engine, which merges; stop strings and deadlines need each token here at once."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
+
+
+def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
+    """Raises `Overloaded`."""
+    ticket.charge_tokens(choices * len(prepared.prompt_token_ids))
+    if prepared.embeds is not None:
+        ticket.charge_embeds(choices * prepared.embeds.data.nbytes)
 
 
 @attrs.define(eq=False)
@@ -70,6 +78,7 @@ class Frontend:
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
         inexact_ok: bool = False,
+        note: AdmissionNote | None = None,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -87,9 +96,7 @@ class Frontend:
         deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
-            ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
-            if prepared.embeds is not None:
-                ticket.charge_embeds(params.n * prepared.embeds.data.nbytes)
+            _charge(ticket, prepared, params.n)
             requests = split_choices(
                 AddRequest(
                     request_id=request_id,
@@ -108,15 +115,15 @@ class Frontend:
                     inexact_ok=inexact_ok,
                 )
             )
-            flows = [self._make_flow(add, ticket, credit, streaming=streaming) for add in requests]
+            flows = [self._new_flow(add, ticket, credit, streaming=streaming) for add in requests]
             stream = GenerationStream(request_id, prepared.prompt_token_ids, flows, deadline)
-            self.client.submit(list(zip(requests, flows, strict=True)))
+            self.client.submit(list(zip(requests, flows, strict=True)), note=note, credit=credit)
             try:
                 yield stream
             finally:
-                self._close(stream)
+                self.close_stream(stream)
 
-    def _close(self, stream: GenerationStream) -> None:
+    def close_stream(self, stream: GenerationStream) -> None:
         """Whatever has not ended does; never waits."""
         stream.close()
         self._prompt_tokens += len(stream.prompt_token_ids)
@@ -126,13 +133,17 @@ class Frontend:
         window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
         return StreamCredit(window, granted)
 
-    def _make_flow(
-        self, request: AddRequest, ticket: Ticket, credit: int | None, *, streaming: bool
+    def _new_flow(
+        self, request: AddRequest, ticket: Ticket, granted: int | None, *, streaming: bool
     ) -> RequestFlow:
+        credit = self._stream_credit(granted, streaming=streaming)
+        return self.make_flow(request, ticket, credit)
+
+    def make_flow(self, request: AddRequest, ticket: Ticket, credit: StreamCredit) -> RequestFlow:
+        """Between this request's outputs and their reader, who takes all at once without window."""
         processor = OutputProcessor.make(self.inputs.tokenizer, request.sampling)
-        collector = OutputCollector(request.request_id, processor, not streaming)
-        stream_credit = self._stream_credit(credit, streaming=streaming)
-        return RequestFlow(self.client, processor, collector, ticket, stream_credit)
+        collector = OutputCollector(request.request_id, processor, credit.window is None)
+        return RequestFlow(self.client, processor, collector, ticket, credit)
 
     def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)

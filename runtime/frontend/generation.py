@@ -16,6 +16,7 @@ import trio
 from ...engine.errors import InvalidParameter
 from ...engine.messages import FinishReason
 from ...engine.sampling_params import SamplingParams
+from ..journal.journal import AdmissionNote
 from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ..text.prompts import ChatPrompt, Prompt
 from .health import Health, RuntimeStatistics
@@ -246,6 +247,7 @@ class Generator(Protocol):
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
         inexact_ok: bool = False,
+        note: AdmissionNote | None = None,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -258,6 +260,7 @@ class Generator(Protocol):
         first and the last do not wait, nor any of a request that has stop strings or a deadline.
         With `inexact_ok` an engine that computes other tokens may go on with the request where its
         own died: an event tells, and `GenerationChoice.inexact_from`.
+        With a note the journal has the request, where there is one: see `adoption`.
         """
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:

@@ -193,6 +193,13 @@ class RequestFlow:
         if self.processor.stopped_here:
             self.client.stop(self)
 
+    def adopt_tokens(self) -> None:
+        """The list has tokens of a life before, of which no more is to be said than their text."""
+        if self.token_ids:
+            self.ticket.release_tokens()
+            self._is_plain = True
+            self.collector.put_tokens(len(self.token_ids))
+
     def fail(self, error: Exception) -> None:
         """The request ended with this error."""
         self.ticket.release_tokens()
@@ -211,10 +218,12 @@ class RequestFlow:
     def handle_granted(self, tokens: int) -> None:
         """The client allows so many tokens more."""
         self._grant(self.credit.handle_granted(tokens))
+        if self.credit.granted is not None:
+            self.client.note_granted(self, self.credit.granted)
 
     def end(self, reason: FinishReason) -> None:
         """End it here and now, and at its engine; what has come before stays."""
-        self.client.abort(self)
+        self.client.abort(self, reason)
         self.ticket.release_tokens()
         self.put(self._output(self.processor.token_count, [], reason))
 

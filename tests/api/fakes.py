@@ -28,6 +28,7 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.health import FrontendStatistics, Health, RuntimeStatistics
 from triolet.runtime.frontend.output_collector import OutputCollector
+from triolet.runtime.journal.journal import AdmissionNote
 from triolet.runtime.messages import EngineHealth, EngineState
 from triolet.runtime.text.outputs import GenerationOutput, Logprobs
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
@@ -74,6 +75,7 @@ class Call:
     deadline_s: float = math.inf
     merge_s: float = 0.0
     inexact_ok: bool = False
+    note: AdmissionNote | None = None
 
 
 def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:

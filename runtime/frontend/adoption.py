@@ -1,0 +1,186 @@
+"""Adoption: a frontend goes on with the streams that the life before it left in its journal.
+
+In this order, before its links begin: all requests into the ledger, as they were sent last, so that
+the RESYNCs name them; then their tokens into their flows, where they become text when they are read
+(those with stop strings or logprobs at once). What had ended is only to be read again. Readers see
+one stream: the same tokens, in the same pieces of text.
+
+A stream during whose adoption two lives have died is left alone: it would end every one.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ...engine.messages import AddRequest, RequestOutput, TokenLogprobs
+from ..journal.journal import Journal
+from ..journal.records import AdmissionRecord
+from ..journal.streams import JournalChoice, JournalStream
+from ..text.outputs import Logprobs
+from .admission import Ticket
+from .frontend import Frontend
+from .generation import GenerationStream
+from .request_flow import CreditWindow, RequestFlow, StreamCredit
+
+logger = logging.getLogger(__name__)
+REBUILD_DEATHS_MAX = 2
+
+
+@attrs.define(eq=False)
+class AdoptedStream:
+    """A stream that goes on, or has ended and is to be read again.
+
+    Without generation, two lives have died of it.
+    """
+
+    _stream: JournalStream
+    _flows: list[RequestFlow]
+    _ticket: Ticket
+    _frontend: Frontend
+    _journal: Journal
+    generation: GenerationStream | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self._flows:
+            prompt = self._stream.choices[0].request.prompt_token_ids
+            self.generation = GenerationStream(self.admission.name, prompt, self._flows)
+
+    def fill(self) -> None:
+        """Give the flows what has come of their choices."""
+        for choice, flow in zip(self._stream.choices, self._flows, strict=bool(self._flows)):
+            _fill(choice, flow)
+
+    @property
+    def admission(self) -> AdmissionRecord:
+        """What its API has noted of it, and its requests."""
+        return self._stream.admission
+
+    @property
+    def said(self) -> bytes | None:
+        """What its API has noted of its end; None before that."""
+        return self._stream.said
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[GenerationStream]:
+        """As `Frontend.generate`: leaving the block ends what has not ended."""
+        assert self.generation is not None
+        try:
+            yield self.generation
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End what has not ended. Never waits."""
+        if self.generation is not None:
+            self._frontend.close_stream(self.generation)
+        self._ticket.__exit__()
+
+    def forget(self) -> None:
+        """It cannot go on, and nothing is to be known of it."""
+        self.close()
+        self._journal.forget(self.admission.name)
+        self.note_rebuilt()
+
+    def note_rebuilding(self) -> None:
+        """From now on a death of this process counts as one of this stream's."""
+        self._journal.note_rebuilding(self.admission.name)
+
+    def note_rebuilt(self) -> None:
+        """It did not end this process."""
+        self._journal.note_rebuilding(None)
+
+
+def adopt_streams(frontend: Frontend, journal: Journal) -> list[AdoptedStream]:
+    """Take over all streams of this journal.
+
+    To be called before the frontend's links begin.
+    """
+    adopted: list[AdoptedStream] = []
+    choices: list[tuple[JournalChoice, RequestFlow]] = []
+    for stream in journal.streams():
+        if stream.rebuild_deaths >= REBUILD_DEATHS_MAX:
+            adopted.append(AdoptedStream(stream, [], _ticket_of(frontend, []), frontend, journal))
+        else:
+            live = [choice for choice in stream.choices if not choice.is_over]
+            ticket = _ticket_of(frontend, [choice.request for choice in live], len(live))
+            flows = [_flow_of(frontend, choice, ticket) for choice in stream.choices]
+            adopted.append(AdoptedStream(stream, flows, ticket, frontend, journal))
+            choices += zip(stream.choices, flows, strict=True)
+    for choice, flow in sorted(choices, key=lambda pair: pair[0].attempt):
+        if not choice.is_over:
+            _write_down(frontend, choice, flow)
+    for each in adopted:
+        each.note_rebuilding()
+        each.fill()
+    journal.note_rebuilding(None)
+    return adopted
+
+
+def _ticket_of(frontend: Frontend, waiting: list[AddRequest], choices: int = 0) -> Ticket:
+    tokens = sum(len(request.prompt_token_ids) for request in waiting)
+    embeds = [request.prompt_embeds for request in waiting if request.prompt_embeds is not None]
+    ticket = frontend.admission.open_ticket(tokens, choices=choices, on_load=frontend.on_load)
+    return ticket.take_over(sum(each.data.nbytes for each in embeds))
+
+
+def _flow_of(frontend: Frontend, choice: JournalChoice, ticket: Ticket) -> RequestFlow:
+    window = CreditWindow(frontend.settings.streams.window_tokens, len(choice.token_ids))
+    is_limited = choice.client_credit or choice.request.credit == 0
+    credit = StreamCredit(window, choice.client_credit if is_limited else None)
+    flow = frontend.make_flow(choice.request, ticket, credit)
+    flow.token_ids.extend(choice.token_ids)
+    choice.token_ids = flow.token_ids  # the ledger writes into it from now on
+    return flow
+
+
+def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) -> None:
+    request = attrs.evolve(
+        choice.request,
+        attempt=choice.attempt,
+        output_token_ids=list(choice.token_ids),
+        credit=flow.credit.credit,
+    )
+    now, ledger = trio.current_time(), frontend.client.ledger
+    ledger.handle_adopted(request, choice.peer, now, flow, ready=choice)
+
+
+def _fill(choice: JournalChoice, flow: RequestFlow) -> None:
+    """Give a flow what has come of its choice."""
+    if not (choice.logprobs or flow.processor.searches or choice.is_over):
+        flow.collector.cached_tokens = choice.cached_tokens
+        if choice.prompt_logprobs is not None:
+            flow.collector.prompt_logprobs = Logprobs.of(choice.prompt_logprobs)
+        flow.adopt_tokens()
+        return
+    for output in _outputs_of(choice):
+        flow.put(output)
+    if choice.end is not None and not choice.stream_ended:
+        flow.end(choice.end.finish_reason)
+
+
+def _outputs_of(choice: JournalChoice) -> Iterator[RequestOutput]:
+    """What engines have said of it, each token's end with the token."""
+    pieces: list[TokenLogprobs | None] = [*choice.logprobs] or [None]
+    end, begin = choice.engine_end, 0
+    for place, logprobs in enumerate(pieces):
+        count = len(choice.token_ids) if logprobs is None else len(Logprobs.of(logprobs))
+        output = RequestOutput(
+            request_id=choice.request.request_id,
+            attempt=choice.attempt,
+            first_index=begin,
+            token_ids=choice.token_ids[begin : begin + count],
+            logprobs=logprobs,
+        )
+        if begin == 0:
+            output.cached_tokens = choice.cached_tokens
+            output.prompt_logprobs = choice.prompt_logprobs
+        if end is not None and place == len(pieces) - 1:
+            output.finish_reason, output.stop_token_id = end.finish_reason, end.stop_token_id
+            output.error, output.error_code = end.error, end.error_code
+            output.complete = end.complete
+        begin += count
+        if output.token_ids or output.finish_reason is not None:
+            yield output

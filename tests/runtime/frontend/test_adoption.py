@@ -1,0 +1,178 @@
+"""A frontend goes on with the streams of the life before it, as its journal has them."""
+
+import pathlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from triolet.engine.messages import FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.doubles.bed import Bed, open_bed
+from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX, AdoptedStream, adopt_streams
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.journal.journal import AdmissionNote, Journal
+from triolet.runtime.journal.reader import read_journal
+from triolet.runtime.journal.writer import JournalWriter
+from triolet.runtime.runtime import Runtime
+
+PARAMS: dict[str, Any] = {"max_tokens": 40, "seed": 7, "temperature": 0.8, "ignore_eos": True}
+WINDOW_TOKENS = 8
+KINDS: dict[str, SamplingParams] = {
+    "plain": SamplingParams(**PARAMS),
+    "logprobs": SamplingParams(**PARAMS, logprobs=2, prompt_logprobs=1),
+    "stop strings": SamplingParams(**PARAMS, stop=("never said", "\u2603")),
+    "choices": SamplingParams(**PARAMS, n=2, logprobs=0),
+}
+
+
+def open_noted(memory: NotedMemory, term: int) -> Journal:
+    contents = read_journal(memory)
+    return Journal.resume(JournalWriter.resume(memory, contents, term), contents)
+
+
+@asynccontextmanager
+async def open_journaled(folder: pathlib.Path, engines: int = 1) -> AsyncIterator[Bed]:
+    """Engines pause soon where nothing is read."""
+    async with open_bed(folder, engines=engines, window_tokens=WINDOW_TOKENS) as bed:
+        bed.client.journal = open_noted(NotedMemory.fresh(2**20), 1)
+        yield bed
+
+
+def note(name: str, *, is_resumable: bool = True) -> AdmissionNote:
+    return AdmissionNote(
+        name=name, surface="tests", body=b"", created_at=1, is_resumable=is_resumable
+    )
+
+
+@asynccontextmanager
+async def begun(bed: Bed, kinds: dict[str, SamplingParams], **options: Any) -> AsyncIterator[None]:
+    """These streams, at the end of their credit; their readers have taken nothing."""
+
+    async def hold(name: str, params: SamplingParams) -> None:
+        noted = note(name, is_resumable=options.pop("is_resumable", True))
+        opened = bed.frontend.generate(name, params, request_id=name, note=noted, **options)
+        async with opened:
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for name, params in kinds.items():
+            nursery.start_soon(hold, name, params)
+        entries = bed.client.ledger._entries
+        count = sum(params.n for params in kinds.values())
+        with trio.fail_after(20):
+            while len(entries) < count or any(
+                len(each.token_ids) < WINDOW_TOKENS for each in entries.values()
+            ):
+                await trio.lowlevel.checkpoint()
+        yield
+        nursery.cancel_scope.cancel("the test is over")
+
+
+@asynccontextmanager
+async def adopted(bed: Bed, term: int = 2) -> AsyncIterator[tuple[Runtime, dict[str, Any]]]:
+    """The next life, with what it adopts by name."""
+    bed.cut_off(bed.frontend)
+    memory = bed.client.journal.writer.memory
+    async with bed.open_successor(term) as successor:
+        journal = successor.client.journal = open_noted(memory, term)
+        streams = adopt_streams(successor, journal)
+        successor.client.ledger.check_invariants()
+        successor.client.handle_rebuilt()
+        yield successor, {stream.admission.name: stream for stream in streams}
+
+
+async def read(stream: AdoptedStream) -> GenerationStream:
+    async with stream.open() as generation:
+        with trio.fail_after(20):
+            return await generation.collect()
+
+
+def seen(stream: GenerationStream) -> Any:
+    texts = [choice.text for choice in stream.choices]
+    logprobs = [choice.logprobs for choice in stream.choices]
+    return stream.choices, texts, logprobs, stream.prompt_logprobs, stream.usage
+
+
+async def test_every_kind_of_stream_goes_on_as_if_nothing_had_happened(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_journaled(null_folder) as bed:
+        wanted = {
+            name: seen(await bed.answer(name, params, cache_salt="undisturbed"))
+            for name, params in KINDS.items()
+        }
+        async with begun(bed, KINDS), adopted(bed) as (successor, streams):
+            assert successor.admission.active_requests == 5
+            for name in KINDS:
+                assert seen(await read(streams[name])) == wanted[name], name
+            assert len(successor.client.ledger) == 0
+            assert successor.admission.active_requests == successor.admission.queued_tokens == 0
+            await bed.wait_quiet()
+
+
+async def test_streams_of_an_engine_that_died_meanwhile_go_on_at_another(
+    null_folder: pathlib.Path,
+) -> None:
+    kinds = {"plain": KINDS["plain"], "logprobs": KINDS["logprobs"]}
+    async with open_journaled(null_folder, engines=2) as bed:
+        wanted = {
+            name: seen(await bed.answer(name, params, cache_salt="x"))
+            for name, params in kinds.items()
+        }
+        async with begun(bed, kinds):
+            bed.directory.handle_gone(0, "was killed by SIGKILL")
+            async with adopted(bed) as (_, streams):
+                for name in kinds:
+                    assert seen(await read(streams[name]))[:3] == wanted[name][:3]
+
+
+async def test_what_ended_is_read_again_and_what_cannot_be_resumed_ends(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_journaled(null_folder) as bed:
+        params = KINDS["plain"]
+        whole = await bed.answer("one", params, request_id="one", note=note("one"))
+        bed.client.journal.end("one", b"its end")
+        async with (
+            begun(bed, {"two": params}, is_resumable=False),
+            adopted(bed) as (successor, streams),
+        ):
+            assert list(streams) == ["one"]
+            assert streams["one"].said == b"its end"
+            assert seen(await read(streams["one"]))[:2] == seen(whole)[:2]
+            assert len(successor.client.ledger) == 0
+            await bed.wait_quiet()
+
+
+async def test_the_credit_that_a_client_gave_is_its_own_again(null_folder: pathlib.Path) -> None:
+    async with (
+        open_journaled(null_folder) as bed,
+        begun(bed, {"plain": KINDS["plain"]}, credit=12),
+        adopted(bed) as (_, streams),
+        streams["plain"].open() as stream,
+    ):
+        with trio.fail_after(20):
+            while stream.output_tokens < 12:
+                await stream.__anext__()
+            await bed.settle()
+            assert stream.take_nowait() is None
+            stream.grant(100)
+            await stream.collect()
+        assert stream.finish_reason is FinishReason.LENGTH
+
+
+async def test_a_stream_that_ended_two_lives_is_left_alone(null_folder: pathlib.Path) -> None:
+    async with open_journaled(null_folder) as bed, begun(bed, {"plain": KINDS["plain"]}):
+        bed.cut_off(bed.frontend)
+        memory = bed.client.journal.writer.memory
+        for term in range(2, 2 + REBUILD_DEATHS_MAX):
+            open_noted(memory, term).note_rebuilding("plain")
+        async with bed.open_successor(9) as successor:
+            (stream,) = adopt_streams(successor, open_noted(memory, 9))
+            assert stream.generation is None
+            successor.client.handle_rebuilt()
+            await bed.wait_quiet()
+            stream.forget()
