@@ -13,6 +13,7 @@ import trio
 
 from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.generation import Generator
+from ..runtime.journal.journal import Journal
 from ..runtime.text.tool_calls import has_tool_calls
 from .counters import ApiCounters
 from .errors import draining
@@ -41,6 +42,8 @@ class Application:
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
     # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
+    # What a successor of this frontend finds; None: nothing.
+    journal: Journal | None = None
     # {rank: why} of this server's frontends that are given up.
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
@@ -78,9 +81,15 @@ class Application:
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
         self.ids = IdSource(self.foreign.rank)
-        self.store = ResponseStore(settings.limits, self._note_change)
+        self.store = ResponseStore(settings.limits, self._note_change, self.journal)
         self.responses = ResponseService(
-            self.generator, settings, self.store, self.foreign, self.ids, self.check_accepting
+            self.generator,
+            settings,
+            self.store,
+            self.foreign,
+            self.ids,
+            self.check_accepting,
+            self.has_tools,
         )
         self.totals = Totals(self.generator, self.counters)
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)

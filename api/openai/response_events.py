@@ -12,8 +12,9 @@ import enum
 import attrs
 import msgspec
 
+from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ...runtime.text.outputs import Logprobs, Usage
-from ..errors import ApiError
+from ..errors import ApiError, engine_error
 from ..schema.fields import JsonObject
 from .logprobs import Entry, LogprobFormatter
 from .response_id import item_id_of
@@ -34,6 +35,13 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
+_ENDS = {
+    FinishReason.STOP: (Status.COMPLETED, None),
+    FinishReason.LENGTH: (Status.INCOMPLETE, "max_output_tokens"),
+    FinishReason.ERROR: (Status.FAILED, None),
+    FinishReason.DEADLINE: (Status.INCOMPLETE, "deadline"),
+    FinishReason.ABORT: (Status.CANCELLED, None),
+}
 # The type of the last event.
 TERMINAL_TYPES = {
     Status.COMPLETED: "response.completed",
@@ -51,6 +59,13 @@ class Ending:
     usage: Usage
     reason: str | None = None
     error: ApiError | None = None
+
+
+def ending_of(reason: FinishReason, usage: Usage) -> Ending:
+    """The end of a response whose engine ended it so."""
+    status, why = _ENDS[reason]
+    error = engine_error() if status is Status.FAILED else None
+    return Ending(status=status, usage=usage, reason=why, error=error)
 
 
 @attrs.define(eq=False)
@@ -371,3 +386,15 @@ def event_frame(part: Part) -> bytes:
     name = part.item.delta_type if isinstance(part, Delta) else part["type"]
     assert isinstance(name, str)
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))
+
+
+def notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:
+    """The event for a client: `runtime.queued` and so on, and before which token it happened."""
+    kind = event.kind
+    notice: Event = {"type": f"runtime.{kind}", "response_id": response_id}
+    notice["token_index"] = token_index
+    if kind is RequestEventKind.QUEUED:
+        notice["position"] = event.detail
+    if kind is RequestEventKind.MIGRATED:
+        notice["exact"] = event.exact
+    return notice

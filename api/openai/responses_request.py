@@ -108,6 +108,8 @@ class ResponseRequest:
     # The field that asked for it; a refusal of the runtime names it.
     form_field: str = "text.format"
     tools: ToolUse = attrs.field(factory=ToolUse)
+    # As it came, until it was written down: the same reader reads it again in another process.
+    values: JsonObject = attrs.field(factory=dict, repr=False, eq=False)
 
     @property
     def names(self) -> dict[str, str]:
@@ -203,6 +205,7 @@ def read_response_request(
         text_format=_text_format(values) if "text" in found else {"type": "text"},
         form_field=form_field if constrained is sampling else "tools",
         tools=tools,
+        values=values,
     )
 
 

@@ -11,19 +11,21 @@ Without readers, or while a caller waits for the end, outputs are pulled when th
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol
 
 import attrs
 import trio
 
 from ...engine.errors import EngineError
-from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
+from ...engine.messages import FinishReason
 from ...engine.sampling_params import SamplingParams
+from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
-from ..errors import ApiError, engine_error, to_api_error
-from ..openai.response_events import Ending, Event, Part, Status
+from ..errors import ApiError, to_api_error
+from ..openai.response_events import Ending, Part, Status, ending_of, notice_of
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
 from .history import Conversation, prompt_of
@@ -37,6 +39,9 @@ READERS_MAX = 8
 
 class Store(Protocol):
     """Where a response is known from its admission on."""
+
+    def note_of(self, response: "Response") -> AdmissionNote | None:
+        """What a successor of this frontend is to find of it."""
 
     def add(self, response: "Response") -> None:
         """It runs."""
@@ -58,7 +63,13 @@ class Response:
     session: object = None
     streaming: bool = True
     merge_s: float = 0.0
+    # What it continues, until its admission was noted.
+    before: Conversation | None = None
+    # What goes on, where a frontend before this one has begun it.
+    adopted: AdoptedStream | None = None
 
+    # How long it goes on without readers, in seconds.
+    keep_s: float = attrs.field(init=False)
     # Around the generation; its deadline is the request's, or the end of the time without readers.
     scope: trio.CancelScope = attrs.field(init=False)
     # Readers know that there is more to pull.
@@ -77,6 +88,7 @@ class Response:
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.keep_s = self.request.keeping.keep_s
         self.scope = trio.CancelScope(deadline=self.request.keeping.deadline_s)
 
     @property
@@ -146,20 +158,7 @@ class Response:
         self, generator: Generator, store: Store, task_status: trio.TaskStatus[None]
     ) -> None:
         """Holds the stream open until the end; readers pull from it."""
-        request, options = self.request, self.request.options
-        opening = generator.generate(
-            prompt_of(self.conversation, request.instructions, request.tools),
-            request.sampling if request.generate else _prompt_alone(request.sampling),
-            request_id=self.response_id,
-            principal=self.principal,
-            cache_salt=options.cache_salt,
-            priority=options.priority,
-            inexact_ok=options.inexact_ok,
-            streaming=self.streaming and request.generate,
-            events=options.events,
-            credit=request.keeping.credit if request.generate else None,
-            merge_s=self.merge_s,
-        )
+        opening = self._open(generator, store) if self.adopted is None else self.adopted.open()
         async with opening as stream:
             self._stream = stream
             try:
@@ -172,6 +171,26 @@ class Response:
             finally:
                 self.pull()
                 self._usage, self._stream = stream.usage, None
+
+    def _open(
+        self, generator: Generator, store: Store
+    ) -> AbstractAsyncContextManager[GenerationStream]:
+        request, options, note = self.request, self.request.options, store.note_of(self)
+        request.values, self.before = {}, None  # needed no more
+        return generator.generate(
+            prompt_of(self.conversation, request.instructions, request.tools),
+            request.sampling if request.generate else _prompt_alone(request.sampling),
+            request_id=self.response_id,
+            principal=self.principal,
+            cache_salt=options.cache_salt,
+            priority=options.priority,
+            inexact_ok=options.inexact_ok,
+            streaming=self.streaming and request.generate,
+            events=options.events,
+            credit=request.keeping.credit if request.generate else None,
+            merge_s=self.merge_s,
+            note=note,
+        )
 
     def _admit(self, store: Store, task_status: trio.TaskStatus[None]) -> None:
         """From here on it is known, and has readers."""
@@ -245,26 +264,13 @@ class Response:
 
     def _add(self, output: GenerationOutput) -> None:
         for event in output.events:
-            self.record.add_notice(_notice_of(event, self.response_id, self.record.token_count))
+            self.record.add_notice(notice_of(event, self.response_id, self.record.token_count))
             if not event.exact:
                 self.record.inexact_from = self.record.token_count
         self.record.append(output)
 
     def _ending_of(self, reason: FinishReason) -> Ending:
-        usage = self.usage
-        if not self.request.generate:
-            return Ending(status=Status.COMPLETED, usage=usage)
-        match reason:
-            case FinishReason.STOP:
-                return Ending(status=Status.COMPLETED, usage=usage)
-            case FinishReason.LENGTH:
-                return Ending(status=Status.INCOMPLETE, usage=usage, reason="max_output_tokens")
-            case FinishReason.ERROR:
-                return Ending(status=Status.FAILED, usage=usage, error=engine_error())
-            case FinishReason.DEADLINE:
-                return Ending(status=Status.INCOMPLETE, usage=usage, reason="deadline")
-            case FinishReason.ABORT:
-                return Ending(status=Status.CANCELLED, usage=usage)
+        return ending_of(reason if self.request.generate else FinishReason.STOP, self.usage)
 
     def wake_readers(self) -> None:
         """Something may have been added to the record."""
@@ -298,6 +304,11 @@ class Response:
             self._readers.remove(reader)
             self._check_abandoned()
 
+    def await_readers(self) -> None:
+        """Without any for `keep_s`, it ends."""
+        until_s = trio.current_time() + self.keep_s
+        self.scope.deadline = min(until_s, self.request.keeping.deadline_s)
+
     def held(self) -> "_Hold":
         """Keep it running in this block, without reading."""
         return _Hold(self)
@@ -313,10 +324,8 @@ class Response:
         self.pull()  # no reader does any more, and it would stop at its credit
         if self._holders or self.has_ended or self.request.background:
             return
-        keep_s = self.request.keeping.keep_s
-        if keep_s:
-            until_s = trio.current_time() + keep_s
-            self.scope.deadline = min(until_s, self.request.keeping.deadline_s)
+        if self.keep_s:
+            self.await_readers()
         else:
             self.cancel("its last reader has left")
 
@@ -386,15 +395,3 @@ Wake = Callable[[ResponseReader], None]
 def _prompt_alone(sampling: SamplingParams) -> SamplingParams:
     """For a prompt that is only computed: what decides about it, and the one token it takes."""
     return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)
-
-
-def _notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:
-    """The event for a client: `runtime.queued` and so on, and before which token it happened."""
-    kind = event.kind
-    notice: Event = {"type": f"runtime.{kind}", "response_id": response_id}
-    notice["token_index"] = token_index
-    if kind is RequestEventKind.QUEUED:
-        notice["position"] = event.detail
-    if kind is RequestEventKind.MIGRATED:
-        notice["exact"] = event.exact
-    return notice

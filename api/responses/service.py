@@ -4,16 +4,19 @@ A response that is started here runs in this service's nursery until it ends, is
 lost its readers; what a connection holds is a reader.
 """
 
+import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import msgspec
 import trio
 
 from ...nurseries.tasks.background import start_background_task, waiting_for
+from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.messages import ForeignVerb
 from ..errors import ApiError
@@ -23,12 +26,14 @@ from ..openai.response_id import IdSource
 from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.fields import out_of_range
 from ..settings import ServeSettings
+from .adoption import rebuild, rebuild_end
 from .foreign import ForeignReader, ForeignResponses, carry_out
 from .history import Conversation, continued
 from .record import ResponseRecord
 from .response import Response, ResponseReader, Wake
 from .store import ResponseStore
 
+logger = logging.getLogger(__name__)
 Reader = ResponseReader | ForeignReader
 
 
@@ -43,6 +48,8 @@ class ResponseService:
     ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
+    # Whether the model's template shows tools.
+    has_tools: bool = False
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -71,17 +78,21 @@ class ResponseService:
         """
         self.check_accepting()
         response = await self._prepare(request, principal, session, streaming=streaming)
-        assert self._nursery is not None
         with response.held():
-            await start_background_task(
-                self._nursery,
-                response.run,
-                self.generator,
-                self.store,
-                name=f"response {response.response_id}",
-                waits_for="tokens",
-            )
+            await self._start(response)
             yield response
+
+    async def _start(self, response: Response) -> None:
+        """Returns when it was admitted; raises `ApiError` if it was not."""
+        assert self._nursery is not None
+        await start_background_task(
+            self._nursery,
+            response.run,
+            self.generator,
+            self.store,
+            name=f"response {response.response_id}",
+            waits_for="tokens",
+        )
 
     async def run_whole(self, request: ResponseRequest, principal: str) -> Response:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
@@ -94,6 +105,32 @@ class ResponseService:
         with response.held(), waiting_for("tokens"):
             await response.run(self.generator, self.store)
         return response
+
+    async def adopt(self, streams: Iterable[AdoptedStream]) -> None:
+        """Go on with responses of a life of this frontend before; they run when this returns.
+
+        What a server of other settings has begun, and this one would refuse, ends. Cancelled
+        meanwhile: all are aborted.
+        """
+        for adopted in streams:
+            name = adopted.admission.name
+            adopted.note_rebuilding()
+            try:
+                response = rebuild(adopted, self.generator, has_tools=self.has_tools)
+                ended_ns = rebuild_end(response)
+            except (ApiError, msgspec.MsgspecError) as failure:
+                logger.error("response %s cannot be read again: %s", name, failure)
+                adopted.forget()
+                continue
+            if ended_ns is not None:
+                self.store.add(response)
+                self.store.end(response, ended_ns)
+            else:
+                if not response.request.background:
+                    response.keep_s = max(response.keep_s, self.store.adopted_keep_s)
+                    response.await_readers()
+                await self._start(response)
+            adopted.note_rebuilt()
 
     async def _prepare(
         self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
@@ -116,6 +153,7 @@ class ResponseService:
             session=None if request.store else session,
             streaming=streaming,
             merge_s=self._merge_s(request, streaming=streaming),
+            before=before,
         )
 
     def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:

@@ -6,16 +6,19 @@ caller (404, not 403). Running ones are bounded by the admission of requests; of
 oldest are forgotten, by number, by bytes and by age.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 import attrs
 import trio
 
+from ...runtime.journal.journal import AdmissionNote, Journal
 from ..errors import ApiError
 from ..schema.fields import JsonObject
 from ..settings import ServerLimits
 from .history import Conversation, with_output
+from .kept import note_of, said_of
 from .response import Response
 
 # What an ended response costs beside its conversation; an estimate.
@@ -32,7 +35,7 @@ class _Ended:
     # What the next response continues.
     conversation: Conversation
     size_bytes: int
-    at_s: float
+    until_s: float
 
 
 @attrs.define(eq=False)
@@ -42,6 +45,10 @@ class ResponseStore:
     limits: ServerLimits
     # Called when a response has ended.
     on_ended: Callable[[], None] = ignore_end
+    # Where a successor of this frontend finds them, if there is one.
+    journal: Journal | None = None
+    # How long one whose reader was cut off waits for it.
+    adopted_keep_s: float = 0.0
 
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Running ones of which nothing is to be kept.
@@ -69,35 +76,60 @@ class ResponseStore:
         assert response.response_id not in self._running
         self._running[response.response_id] = response
 
-    def end(self, response: Response) -> None:
-        """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
-        response_id, now = response.response_id, trio.current_time()
+    def note_of(self, response: Response) -> AdmissionNote | None:
+        """For the journal, if there is one."""
+        return None if self.journal is None else note_of(response)
+
+    def end(self, response: Response, ended_ns: int | None = None) -> None:
+        """A response has ended, for whatever reason; keep it a while if it may be kept and fits.
+
+        `ended_ns` (CLOCK_MONOTONIC): it ended then, in a life of this frontend before.
+        """
+        response_id, now_ns = response.response_id, time.monotonic_ns()
+        ended_ns = now_ns if ended_ns is None else ended_ns
         del self._running[response_id]
-        is_kept = response.request.store or response.session is not None
-        if is_kept and response_id not in self._deleted:
-            conversation = with_output(response.conversation, response.record)
-            size_bytes = conversation.size_bytes + response.request.extra_bytes
-            size_bytes += response.record.extra_bytes
-            ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, now)
-            self._ended[response_id] = ended
-            self._ended_bytes += ended.size_bytes
+        keep_s = self._keep_s(response)
+        if keep_s and response_id not in self._deleted:
+            self._keep(response, trio.current_time() + keep_s - (now_ns - ended_ns) / 1e9)
+            if self.journal is not None:
+                self.journal.end(response_id, said_of(response, ended_ns))
+        elif self.journal is not None:
+            self.journal.forget(response_id)
         self._deleted.discard(response_id)
-        self._forget_old(now)
+        self._forget_old()
         self.on_ended()
 
-    def _forget_old(self, now: float) -> None:
+    def _keep_s(self, response: Response) -> float:
+        """How long it is kept after its end."""
+        if response.request.store or response.session is not None:
+            return self.limits.ended_s
+        # Its reader was cut off, and is to find its end.
+        return 0.0 if response.adopted is None else self.adopted_keep_s
+
+    def _keep(self, response: Response, until_s: float) -> None:
+        conversation = with_output(response.conversation, response.record)
+        size_bytes = conversation.size_bytes + response.request.extra_bytes
+        size_bytes += response.record.extra_bytes
+        ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, until_s)
+        self._ended[response.response_id] = ended
+        self._ended_bytes += ended.size_bytes
+
+    def _forget_old(self) -> None:
+        now = trio.current_time()
         while self._ended:
             oldest_id, oldest = next(iter(self._ended.items()))
             fits = (
                 len(self._ended) <= self.limits.ended_responses_max
                 and self._ended_bytes <= self.limits.ended_bytes_max
             )
-            if fits and now < oldest.at_s + self.limits.ended_s:
+            if fits and now < oldest.until_s:
                 return
             self._forget(oldest_id)
 
     def _forget(self, response_id: str) -> None:
         self._ended_bytes -= self._ended.pop(response_id).size_bytes
+        if self.journal is not None:
+            self.journal.forget(response_id)
 
     def forget_session(self, session: object) -> None:
         """The socket is gone: what only it could continue is forgotten."""
@@ -118,9 +150,11 @@ class ResponseStore:
         return self._find_ended(response_id, principal, session).response
 
     def _find_ended(self, response_id: str, principal: str, session: object) -> _Ended:
-        self._forget_old(trio.current_time())
+        self._forget_old()
         ended = self._ended.get(response_id)
-        if ended is None or ended.response.principal != principal:
+        if ended is None or trio.current_time() >= ended.until_s:
+            raise response_not_found(response_id)
+        if ended.response.principal != principal:
             raise response_not_found(response_id)
         if ended.response.session is not None and ended.response.session is not session:
             raise response_not_found(response_id)

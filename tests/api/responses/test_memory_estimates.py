@@ -71,6 +71,7 @@ def ended(store: ResponseStore, number: int, text: bytes) -> None:
     request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
     record = ResponseRecord(make_events(request, f"resp_{number}"))
     response = Response(record, "p", continued(None, request))
+    request.values = {}  # as its admission leaves it
     store.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
         say(record, WORDS[piece % 10])

@@ -53,7 +53,7 @@ async def main(fds: ChildFds) -> None:
     control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
     handshake = await perform_child_handshake(control, "frontend")
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
-    journal = notes_in(handshake.fds[1:], init.epoch)
+    journal = notes_in(handshake.fds[1:-1], init.epoch)
     acts = json.loads(init.settings)[str(init.rank)]
     act = acts[min(init.epoch, len(acts)) - 1]
     if act == "raise":

@@ -1,0 +1,96 @@
+"""Adoption of responses: each is built again from what the journal of a frontend before kept of it.
+
+Its ids, event numbers and deltas are those of before, as they are a function of the request and
+its tokens. One that has not ended is yet to be run.
+"""
+
+import time
+
+import trio
+
+from ...engine.errors import EngineError
+from ...runtime.frontend.adoption import AdoptedStream
+from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.text.outputs import Usage
+from ..errors import SERVER_ERROR, ApiError
+from ..openai.logprobs import make_formatter
+from ..openai.response_events import Ending, ResponseEvents, Status
+from ..openai.responses_request import read_response_request
+from .history import continued
+from .kept import KeptEnding, first_tokens, kept_ending, kept_request
+from .record import ResponseRecord
+from .response import Response
+
+LOST_CODE = "response_lost"
+
+
+def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) -> Response:
+    """The response, without its output yet.
+
+    Raises what reading its request does, as `ApiError` or `msgspec.DecodeError`.
+    """
+    admission = adopted.admission
+    kept, first = kept_request(admission), admission.requests[0]
+    age_s = (time.monotonic_ns() - first.admitted_ns) / 1e9
+    request = read_response_request(
+        kept.values,
+        model=generator.model_name,
+        now=trio.current_time() - age_s,
+        has_tools=has_tools,
+    )
+    request.values = {}
+    events = ResponseEvents(
+        response_id=admission.name,
+        created_at=admission.created_at,
+        model=generator.model_name,
+        request=request,
+        formatter=make_formatter(generator.token_bytes, request.sampling.logprobs),
+    )
+    return Response(
+        ResponseRecord(events),
+        first.principal,
+        continued(kept.before, request),
+        adopted=adopted,
+    )
+
+
+def rebuild_end(response: Response) -> int | None:
+    """Give it its output and its end, if it has ended: when, by CLOCK_MONOTONIC; None if not.
+
+    One that two lives have died of ends by that.
+    """
+    adopted = response.adopted
+    assert adopted is not None
+    said, generation = adopted.said, adopted.generation
+    if generation is None:
+        response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=_lost()))
+        return time.monotonic_ns()
+    if said is None:
+        return None
+    kept = kept_ending(said)
+    if response.request.generate:
+        _read(generation, response.record, kept)
+    adopted.close()
+    response.end(kept.ending)
+    return kept.ended_ns
+
+
+def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding) -> None:
+    """All tokens up to the end; what came behind it was never shown."""
+    try:
+        while (output := generation.take_nowait()) is not None:
+            room = kept.token_count - record.token_count
+            record.append(first_tokens(output, room) if len(output.token_ids) > room else output)
+            if output.finish_reason is not None:
+                return
+    except EngineError:
+        pass  # so it ended
+
+
+def _lost() -> ApiError:
+    return ApiError(
+        500,
+        "The frontend that had this response died, and so did those that went on with it",
+        LOST_CODE,
+        SERVER_ERROR,
+    )

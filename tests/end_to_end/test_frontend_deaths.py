@@ -1,0 +1,174 @@
+"""kill -9 of frontends in mid-stream: who comes back by number reads on, and sees one stream.
+
+One server with its default settings but for the number of frontends, and the bundled model. What is
+compared: every event but for the cuts of deltas, ids and times; the numbers of what is not cut.
+"""
+
+import json
+import os
+import pathlib
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import trio
+
+from .server import DEADLINE_S, Server, open_server, wait_until
+from .streams import TERMINAL
+
+pytestmark = pytest.mark.slow
+
+TOKENS = 400
+BEGUN = 20
+STORY = "Tell me a story about a fox."
+PENALISED = {"frequency_penalty": 0.4, "repetition_penalty": 1.1}
+SCHEMA = {
+    "type": "object",
+    "properties": {"cities": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
+    "required": ["cities"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "name": "visit", "parameters": SCHEMA, "strict": True}
+FREE = {"seed": 5, "ignore_eos": True, "token_ids": True}
+PLAIN: dict[str, Any] = {"input": STORY, "max_output_tokens": TOKENS, "temperature": 0.8}
+BODIES: dict[str, dict[str, Any]] = {
+    "plain": {**PLAIN, "runtime": FREE},
+    "logprobs": {
+        **PLAIN,
+        "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"],
+        "runtime": {**FREE, **PENALISED},
+    },
+    "stop strings": {**PLAIN, "runtime": {**FREE, "stop": ["\u2603", "snowman in the moon"]}},
+    "text alone": {**PLAIN, "runtime": {"seed": 6, "ignore_eos": True}},
+    "tools": {**PLAIN, "tools": [TOOL], "tool_choice": "required", "runtime": {"seed": 5}},
+    "form": {
+        **PLAIN,
+        "text": {"format": {"type": "json_schema", "name": "c", "schema": SCHEMA, "strict": True}},
+        "runtime": {"seed": 5},
+    },
+}
+
+
+@attrs.define(eq=False)
+class ResumedStream:
+    """All events of one response, over as many connections as it takes."""
+
+    events: list[dict[str, Any]] = attrs.field(factory=list)
+    connections: int = 0
+
+    @property
+    def response_id(self) -> str:
+        response_id = self.events[0]["response"]["id"]
+        assert isinstance(response_id, str)
+        return response_id
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.events) and self.events[-1]["type"] in TERMINAL
+
+    def is_under_way(self) -> bool:
+        return len(self.events) >= BEGUN and not self.has_ended
+
+    async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        """From the request to the last event."""
+        async with _stream(client, "POST", "/v1/responses", json={**body, "stream": True}) as lines:
+            await self._see(lines)
+        while not self.has_ended:
+            assert self.events, "it was cut before its first event"
+            path, last = f"/v1/responses/{self.response_id}", self.events[-1]["sequence_number"]
+            query = {"stream": "true", "starting_after": last}
+            async with _stream(client, "GET", path, params=query) as lines:
+                await self._see(lines)
+
+    async def _see(self, lines: AsyncIterator[str]) -> None:
+        self.connections += 1
+        try:
+            async for line in lines:
+                if line.startswith("data: {"):
+                    self.see(json.loads(line.removeprefix("data: ")))
+        except httpx.TransportError:
+            pass
+
+    def see(self, event: dict[str, Any]) -> None:
+        """The next one."""
+        assert event["type"] != "error", event
+        last = self.events[-1]["sequence_number"] if self.events else -1
+        assert event["sequence_number"] > last, (event, last)
+        self.events.append(event)
+
+    def whole(self) -> Any:
+        """All of it, but for what differs from run to run."""
+        text = json.dumps(self.events).replace(self.response_id.removeprefix("resp_"), "ID")
+        found: list[dict[str, Any]] = []
+        for event in json.loads(text):
+            response = event.get("response")
+            if response is not None:
+                del response["created_at"]
+            before = found[-1] if found else {}
+            if event["type"].endswith(".delta") and before.get("type") == event["type"]:
+                before["delta"] += event["delta"]
+                for name in ("logprobs", "token_ids"):
+                    if name in event:
+                        before[name] += event[name]
+                before["sequence_number"] = event["sequence_number"]
+            else:
+                found.append(event)
+        return found
+
+
+@asynccontextmanager
+async def _stream(
+    client: httpx.AsyncClient, method: str, path: str, **options: Any
+) -> AsyncIterator[AsyncIterator[str]]:
+    """The lines of an answer, asked for again while none comes."""
+    while True:
+        try:
+            async with client.stream(method, path, **options) as response:
+                if response.status_code == 503:
+                    await trio.sleep(0.05)
+                    continue
+                assert response.status_code == 200, await response.aread()
+                yield response.aiter_lines()
+                return
+        except httpx.TransportError:
+            await trio.lowlevel.checkpoint()
+
+
+async def ask_all(server: Server, salt: str, victims: list[int]) -> dict[str, ResumedStream]:
+    """Every kind of stream at once; these processes are killed once all are under way."""
+    streams = {name: ResumedStream() for name in BODIES}
+    async with server.client() as client, trio.open_nursery() as nursery:
+        for name, body in BODIES.items():
+            runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
+            nursery.start_soon(streams[name].read, client, {**body, "runtime": runtime})
+        if victims:
+
+            def all_are_under_way() -> bool:
+                return all(stream.is_under_way() for stream in streams.values())
+
+            await wait_until(all_are_under_way, "all streams are under way")
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+    return streams
+
+
+@pytest.mark.parametrize("with_engine", [False, True], ids=["alone", "with the engine"])
+async def test_a_stream_of_a_killed_frontend_is_read_on_by_number(
+    tmp_path: pathlib.Path, with_engine: bool
+) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "2") as server:
+            await server.wait_linked(2, 1)
+            wanted = await ask_all(server, "undisturbed", [])
+            pids = await server.pids()
+            victims = [pids["frontend 0"], pids["frontend 1"]]
+            found = await ask_all(server, "killed", victims + [pids["engine 0"]] * with_engine)
+            for name, stream in wanted.items():
+                assert stream.connections == 1
+                assert found[name].connections > 1, name
+                assert found[name].whole() == stream.whole(), name
