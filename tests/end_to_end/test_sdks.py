@@ -17,7 +17,7 @@ from .server import CLIENTS, DEADLINE_S, Server, module_server
 
 LANES = 16
 # After so many the socket is lost.
-DELTAS = 30
+TOKENS_BEFORE = 30
 TOKENS = 24
 # Steps so long that no response ends before it is cancelled.
 STEP_S = 0.1
@@ -130,8 +130,8 @@ async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server
 @pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_a_lost_socket_is_resumed_by_retrieve_to_the_token(server: Server) -> None:
-    seen = await run_client("resume.py", server, DELTAS)
-    assert seen["deltas"] == DELTAS
+    seen = await run_client("resume.py", server, TOKENS_BEFORE)
+    assert len(seen["seen"]) >= TOKENS_BEFORE
     assert seen["seen"] + seen["rest"] == seen["uncut"]
     assert len(seen["uncut"]) == 100
     assert seen["text"] == seen["whole"]

@@ -1,6 +1,6 @@
-"""The unmodified SDK: its socket is lost after some deltas; `retrieve` brings the rest, exactly.
+"""The unmodified SDK: its socket is lost after some tokens; `retrieve` brings the rest, exactly.
 
-python resume.py URL DELTAS; prints the two halves of the cut response and the same one uncut, then
+python resume.py URL TOKENS; prints the two halves of the cut response and the same one uncut, then
 a conversation: prewarmed, continued, forked, deleted; all as JSON.
 """
 
@@ -28,14 +28,14 @@ def token_ids(event: Any) -> list[int]:
     return list((event.model_extra or {}).get("token_ids", []))
 
 
-def cut_after(client: OpenAI, deltas: int) -> dict[str, Any]:
+def cut_after(client: OpenAI, tokens: int) -> dict[str, Any]:
     """Begin on a socket, lose it without a word, and read the rest by HTTP."""
     create: Any = {**REQUEST, "runtime": {**REQUEST["runtime"], "keep_s": 30}}
     connection = client.responses.connect().enter()
     connection.send(create)
     seen: list[Any] = []
     response_id, number = "", -1
-    while len(seen) < deltas:
+    while sum(len(token_ids(event)) for event in seen) < tokens:
         event: Any = connection.recv()
         number = event.sequence_number
         if event.type == "response.created":
@@ -50,7 +50,6 @@ def cut_after(client: OpenAI, deltas: int) -> dict[str, Any]:
     numbers = [event.sequence_number for event in rest]
     whole = client.responses.retrieve(response_id)
     return {
-        "deltas": len(seen),
         "seen": [i for event in seen for i in token_ids(event)],
         "rest": [i for event in rest for i in token_ids(event)],
         "text": "".join(e.delta for e in [*seen, *rest] if e.type == "response.output_text.delta"),
