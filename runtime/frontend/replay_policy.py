@@ -48,7 +48,8 @@ class ReplayPolicy:
     _engines: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     # Numerics ids of the engines that are up or may come up again.
     _expected: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    _waiting: list[LedgerEntry] = attrs.field(factory=list, init=False)
+    # A dict for its order; thousands may come and go at once.
+    _waiting: dict[LedgerEntry, None] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         """How many requests have no engine."""
@@ -64,19 +65,18 @@ class ReplayPolicy:
     def handle_lost(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
         """Its engine is gone, or has lost it: it waits, or `decide` ends it."""
         entry.lost_at, entry.lost_by = now, error
-        self._waiting.append(entry)
+        self._waiting[entry] = None
 
     def handle_refused(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
         """An engine that drains did not take it: it waits on, and that was no attempt."""
         entry.attempts -= 1
         if entry.lost_at == math.inf:
             entry.lost_at, entry.lost_by = now, error
-        self._waiting.append(entry)
+        self._waiting[entry] = None
 
     def handle_gone(self, entry: LedgerEntry) -> None:
         """It has an engine again, or has ended; harmless if it did not wait."""
-        if entry in self._waiting:
-            self._waiting.remove(entry)
+        self._waiting.pop(entry, None)
 
     def decide(self, now: float) -> list[ReplayDecision]:
         """For each that need not wait any more, in the order in which they have their turns."""
@@ -130,7 +130,6 @@ class ReplayPolicy:
 
     def check_invariants(self, entries: Mapping[str, LedgerEntry]) -> None:
         """Exactly those of the ledger's entries wait that have no engine."""
-        assert len(set(self._waiting)) == len(self._waiting)
         unplaced = {each for each in entries.values() if each.state.status is LedgerStatus.UNPLACED}
         assert set(self._waiting) == unplaced
         for entry in entries.values():
