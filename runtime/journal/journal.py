@@ -193,7 +193,8 @@ class Journal:
             return
         try:
             self.writer.append_message(peer, frame)
-            self._clean()
+            if self.writer.may_be_due:
+                self._clean()
         except OSError as error:
             self._give_up(error)
 

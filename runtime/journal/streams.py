@@ -150,9 +150,8 @@ class JournalStream:
         self.said = said
         for choice in self.choices:
             choice.stream_ended, choice.peer = True, None
-            choice.request = attrs.evolve(choice.request, prompt_token_ids=[], prompt_embeds=None)
-        requests = [choice.request for choice in self.choices]
-        self.admission = attrs.evolve(self.admission, requests=requests)
+            # In place: the first one's is the admission's.
+            choice.request.prompt_token_ids, choice.request.prompt_embeds = [], None
 
     def snapshot(self) -> Snapshot:
         """All of it, as one record."""

@@ -153,7 +153,12 @@ class JournalWriter:
 
         The hot path: once for each message. Raises `OSError`, and then nothing was appended.
         """
-        self._write(seal(frame, _MESSAGE, self.end, self.number + 1, term=self.term, sender=sender))
+        begin, number = self.end, self.number + 1
+        record = seal(frame, _MESSAGE, begin, number, term=self.term, sender=sender)
+        end = begin + len(record)
+        self.memory.store(begin, record)
+        self.memory.publish(FILL_AT, end)
+        self.end, self.number = end, number
 
     def append(self, record: OwnRecord) -> None:
         """A record of the frontend's own.
@@ -186,6 +191,11 @@ class JournalWriter:
         """Leave an empty journal: nothing is to be appended any more."""
         self._bases.clear()
         self.memory.publish(BEGIN_AT, self.end)
+
+    @property
+    def may_be_due(self) -> bool:
+        """False most of the time; then `due` need not be asked."""
+        return self.end >= self._turn_at
 
     def due(self) -> list[str]:
         """Names of streams whose snapshots are to be appended now.
