@@ -70,6 +70,7 @@ def rebuild_end(response: Response) -> int | None:
     kept = kept_ending(said)
     if response.request.generate:
         _read(generation, response.record, kept)
+        response.record.inexact_from = generation.choices[0].inexact_from
     adopted.close()
     response.end(kept.ending)
     return kept.ended_ns

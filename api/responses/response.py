@@ -265,7 +265,7 @@ class Response:
     def _add(self, output: GenerationOutput) -> None:
         for event in output.events:
             self.record.add_notice(notice_of(event, self.response_id, self.record.token_count))
-            if not event.exact:
+            if not event.exact and self.record.inexact_from is None:
                 self.record.inexact_from = self.record.token_count
         self.record.append(output)
 

@@ -5,7 +5,8 @@ the RESYNCs name them; then their tokens into their flows, where they become tex
 (those with stop strings or logprobs at once). What had ended is only to be read again. Readers see
 one stream: the same tokens, in the same pieces of text.
 
-A stream during whose adoption two lives have died is left alone: it would end every one.
+A stream during whose adoption two lives have died is left alone: it would end every one. Only its
+API hears of it still, to say so; if that ends two more, it is forgotten.
 """
 
 import logging
@@ -15,7 +16,13 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ...engine.messages import AddRequest, RequestOutput, TokenLogprobs
+from ...engine.messages import (
+    AddRequest,
+    RequestEvent,
+    RequestEventKind,
+    RequestOutput,
+    TokenLogprobs,
+)
 from ..journal.journal import Journal
 from ..journal.records import AdmissionRecord
 from ..journal.streams import JournalChoice, JournalStream
@@ -50,7 +57,7 @@ class AdoptedStream:
 
     def fill(self) -> None:
         """Give the flows what has come of their choices."""
-        for choice, flow in zip(self._stream.choices, self._flows, strict=bool(self._flows)):
+        for choice, flow in zip(self._stream.choices, self._flows, strict=True):
             _fill(choice, flow)
 
     @property
@@ -101,7 +108,9 @@ def adopt_streams(frontend: Frontend, journal: Journal) -> list[AdoptedStream]:
     adopted: list[AdoptedStream] = []
     choices: list[tuple[JournalChoice, RequestFlow]] = []
     for stream in journal.streams():
-        if stream.rebuild_deaths >= REBUILD_DEATHS_MAX:
+        if stream.rebuild_deaths >= 2 * REBUILD_DEATHS_MAX:
+            journal.forget(stream.admission.name)
+        elif stream.rebuild_deaths >= REBUILD_DEATHS_MAX:
             adopted.append(AdoptedStream(stream, [], _ticket_of(frontend, []), frontend, journal))
         else:
             live = [choice for choice in stream.choices if not choice.is_over]
@@ -113,8 +122,9 @@ def adopt_streams(frontend: Frontend, journal: Journal) -> list[AdoptedStream]:
         if not choice.is_over:
             _write_down(frontend, choice, flow)
     for each in adopted:
-        each.note_rebuilding()
-        each.fill()
+        if each.generation is not None:
+            each.note_rebuilding()
+            each.fill()
     journal.note_rebuilding(None)
     return adopted
 
@@ -149,7 +159,8 @@ def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) ->
 
 def _fill(choice: JournalChoice, flow: RequestFlow) -> None:
     """Give a flow what has come of its choice."""
-    if not (choice.logprobs or flow.processor.searches or choice.is_over):
+    is_detailed = choice.logprobs or choice.inexact_from is not None
+    if not (is_detailed or flow.processor.searches or choice.is_over):
         flow.collector.cached_tokens = choice.cached_tokens
         if choice.prompt_logprobs is not None:
             flow.collector.prompt_logprobs = Logprobs.of(choice.prompt_logprobs)
@@ -162,11 +173,12 @@ def _fill(choice: JournalChoice, flow: RequestFlow) -> None:
 
 
 def _outputs_of(choice: JournalChoice) -> Iterator[RequestOutput]:
-    """What engines have said of it, each token's end with the token."""
-    pieces: list[TokenLogprobs | None] = [*choice.logprobs] or [None]
+    """What engines have said of it, each token's end with the token; and from where on they were of
+    other numerics.
+    """
+    pieces = _pieces_of(choice)
     end, begin = choice.engine_end, 0
-    for place, logprobs in enumerate(pieces):
-        count = len(choice.token_ids) if logprobs is None else len(Logprobs.of(logprobs))
+    for place, (count, logprobs) in enumerate(pieces):
         output = RequestOutput(
             request_id=choice.request.request_id,
             attempt=choice.attempt,
@@ -181,6 +193,22 @@ def _outputs_of(choice: JournalChoice) -> Iterator[RequestOutput]:
             output.finish_reason, output.stop_token_id = end.finish_reason, end.stop_token_id
             output.error, output.error_code = end.error, end.error_code
             output.complete = end.complete
+        if begin == choice.inexact_from:
+            output.events = (RequestEvent(RequestEventKind.MIGRATED, exact=False),)
         begin += count
-        if output.token_ids or output.finish_reason is not None:
+        if output.token_ids or output.finish_reason is not None or output.events:
             yield output
+
+
+def _pieces_of(choice: JournalChoice) -> list[tuple[int, TokenLogprobs | None]]:
+    """How many tokens came together, or might have, with their logprobs.
+
+    An engine's first tokens never come with another's.
+    """
+    count, inexact_from = len(choice.token_ids), choice.inexact_from
+    if choice.logprobs:
+        end = [(0, None)] if inexact_from == count else []
+        return [*((len(Logprobs.of(each)), each) for each in choice.logprobs), *end]
+    if inexact_from is None:
+        return [(count, None)]
+    return [(inexact_from, None), (count - inexact_from, None)]

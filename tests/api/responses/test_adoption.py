@@ -156,6 +156,18 @@ async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
                 check_missing(store, whole.response_id, "another")
 
 
+async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pathlib.Path) -> None:
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        whole = await run(before)
+        journal = lives.present.client.journal
+        assert journal is not None
+        (stream,) = journal.streams()
+        stream.choices[0].inexact_from = 2
+        journal.writer.append(stream.snapshot())
+        async with lives.next() as after:
+            assert found(after.store, whole.response_id)["runtime"] == {"inexact_from": 2}
+
+
 async def test_what_runs_goes_on_and_is_read_behind_any_number(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder, WINDOW_TOKENS) as lives, lives.first() as before:
         wanted = await run(before)

@@ -147,6 +147,25 @@ async def test_what_ended_is_read_again_and_what_cannot_be_resumed_ends(
             await bed.wait_quiet()
 
 
+async def test_who_comes_back_learns_again_from_where_on_tokens_are_others(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_journaled(null_folder) as bed, begun(bed, KINDS):
+        bed.cut_off(bed.frontend)
+        places = dict.fromkeys(KINDS, 3) | {"plain": WINDOW_TOKENS}  # behind what has come
+        journal = open_noted(bed.client.journal.writer.memory, 2)
+        for stream in journal.streams():
+            stream.choices[-1].inexact_from = places[stream.admission.name]
+        async with bed.open_successor(2) as successor:
+            successor.client.journal = journal
+            streams = adopt_streams(successor, journal)
+            successor.client.handle_rebuilt()
+            for each in streams:
+                *others, last = (await read(each)).choices
+                assert last.inexact_from == places[each.admission.name], each.admission.name
+                assert all(other.inexact_from is None for other in others)
+
+
 async def test_the_credit_that_a_client_gave_is_its_own_again(null_folder: pathlib.Path) -> None:
     async with (
         open_journaled(null_folder) as bed,
@@ -176,3 +195,18 @@ async def test_a_stream_that_ended_two_lives_is_left_alone(null_folder: pathlib.
             successor.client.handle_rebuilt()
             await bed.wait_quiet()
             stream.forget()
+
+
+async def test_a_stream_whose_end_ends_lives_as_well_is_forgotten(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_journaled(null_folder) as bed, begun(bed, {"plain": KINDS["plain"]}):
+        bed.cut_off(bed.frontend)
+        memory = bed.client.journal.writer.memory
+        for term in range(2, 2 + 2 * REBUILD_DEATHS_MAX):
+            open_noted(memory, term).note_rebuilding("plain")
+        async with bed.open_successor(9) as successor:
+            assert adopt_streams(successor, open_noted(memory, 9)) == []
+            successor.client.handle_rebuilt()
+            await bed.wait_quiet()
+        assert open_noted(memory, 10).streams() == []
