@@ -10,6 +10,7 @@ from random import Random
 import attrs
 
 from ...runtime.journal.records import JournalHeader
+from ...runtime.journal.writer import JournalMemory
 
 
 @attrs.frozen
@@ -19,6 +20,10 @@ class Stored:
     position: int
     data: bytes
 
+    def apply_to(self, memory: JournalMemory) -> None:
+        """Do it there."""
+        memory.store(self.position, self.data)
+
 
 @attrs.frozen
 class Published:
@@ -27,6 +32,10 @@ class Published:
     position: int
     value: int
 
+    def apply_to(self, memory: JournalMemory) -> None:
+        """Do it there."""
+        memory.publish(self.position, self.value)
+
 
 @attrs.frozen
 class Freed:
@@ -34,6 +43,10 @@ class Freed:
 
     begin: int
     end: int
+
+    def apply_to(self, memory: JournalMemory) -> None:
+        """Do it there."""
+        memory.free(self.begin, self.end)
 
 
 Store = Stored | Published | Freed
@@ -91,15 +104,15 @@ def left_by(before: bytes, stores: Sequence[Store], chance: Random) -> Iterator[
     data = bytearray(before)
     for store in stores:
         yield bytes(data)
-        for torn in _torn(store, chance):
+        for part in torn(store, chance):
             spoiled = bytearray(data)
-            apply_store(spoiled, torn)
+            apply_store(spoiled, part)
             yield bytes(spoiled)
         apply_store(data, store)
     yield bytes(data)
 
 
-def _torn(store: Store, chance: Random) -> Iterator[Store]:
+def torn(store: Store, chance: Random) -> Iterator[Store]:
     """A copy or a punch that did not come to its end; a single store cannot be torn."""
     match store:
         case Stored(position=position, data=data):

@@ -36,6 +36,10 @@ QUICK = (
     "a new frontend is not connected",
     "a forgotten peer is not fenced, nor forgotten",
     "a successor has an epoch again",
+    "an end is not written down",
+    "what cannot be resumed goes on",
+    "an adopted stream is a token ahead",
+    "a term has the attempts of another",
 )
 # Every planted bug is to be found in so many seeds.
 BUG_SEEDS_MAX = 500
@@ -62,6 +66,7 @@ FUZZER = Fuzzer[Event, Bug](
             *("stream refused", "death by poison", "inexact", "stop noticed"),
             *("sent again", "preempted", "prefix hit", "stray"),
             *("crash between two stores", "crash within a store"),
+            *("came back", "read again finished", "adopter killed", "adopter killed by a stream"),
         }
     ),
 )

@@ -141,7 +141,8 @@ class Blame:
 
     def _lives(self, account: _Account) -> int:
         seeds = {request.seed for request in account.requests}
-        return sum(each.request.n for each in self.scene.histories if each.request.seed in seeds)
+        found = [each for each in self.scene.histories if each.request.seed in seeds]
+        return sum(each.request.n * each.lives for each in found)
 
     def _names(self, contents: set[bytes]) -> str:
         return ", ".join(

@@ -7,7 +7,7 @@ links never bring one): the fuzzers of single machines find those.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -37,9 +37,7 @@ from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
-
-# The original method or function, then what it was called with.
-Broken = Callable[..., Any]
+from .journal_bugs import JOURNAL_ROWS, Broken, nothing
 
 
 @contextmanager
@@ -56,8 +54,13 @@ def _replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[N
         setattr(owner, name, original)
 
 
-def _nothing(original: Broken, *args: Any, **kwargs: Any) -> None:
-    """Leave it out."""
+@contextmanager
+def _planted(name: str) -> Iterator[None]:
+    with ExitStack() as planted:
+        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS):
+            if row == name:
+                planted.enter_context(_replaced(owner, method, broken))
+        yield
 
 
 # ---- ledger
@@ -278,8 +281,8 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a dead engine's counts stay", CoreClient, "_forget", _count_the_dead),
     ("a dead engine stays if it was the last", LeastLoaded, "set_engines", _keep_the_gone),
     ("a link begins without RESYNC", CoreClient, "handle_event", _up_without_resync),
-    ("a stream that is left is not aborted", CoreClient, "abort", _nothing),
-    ("credit is never granted", CoreClient, "grant", _nothing),
+    ("a stream that is left is not aborted", CoreClient, "abort", nothing),
+    ("credit is never granted", CoreClient, "grant", nothing),
     ("attempts have no bound", ReplayPolicy, "handle_lost", _count_no_attempt),
     ("a replay goes to other numerics", replay_policy, "is_exact", _send_anywhere),
     ("other tokens come, and nobody is told", CoreClient, "_replay", _tell_no_one),
@@ -289,29 +292,29 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),
-    ("a block keeps its name", BlockNames, "remove", _nothing),
-    ("names of another memory are believed", BlockNames, "clear", _nothing),
+    ("a block keeps its name", BlockNames, "remove", nothing),
+    ("names of another memory are believed", BlockNames, "clear", nothing),
     ("a head is true before its names are", BlockNames, "clear", _head_first),
-    ("a step begins before it is written down", step_loop, "_write_batch", _nothing),
-    ("a step that is over is in the table", BatchTable, "end_step", _nothing),
+    ("a step begins before it is written down", step_loop, "_write_batch", nothing),
+    ("a step that is over is in the table", BatchTable, "end_step", nothing),
     ("who is killed has suspects", child_process, "_fail", _blame_the_killed),
     ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
     ("poison is never refused", Quarantine, "handle_death", _refuse_none),
-    ("what is refused is computed", EngineView, "judge", _nothing),
+    ("what is refused is computed", EngineView, "judge", nothing),
     ("suspects run with others", EngineView, "judge", _let_suspects_join),
     ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
     ("a stop is taken for a hang at once", HangWatch, "_count", _count_more),
-    ("a hang is not ended", child_process, "_handle_hang", _nothing),
+    ("a hang is not ended", child_process, "_handle_hang", nothing),
     ("a dead frontend's requests run on", EngineCore, "resync", _ask_nothing_abort_nothing),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),
     ("a gap is not missed", Link, "_handle_data", _miss_no_gap),
     ("an old generation counts", Link, "handle_header", _take_old_generations),
-    ("a lost tail is never asked after", Link, "_arm_probe", _nothing),
-    ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", _nothing),
+    ("a lost tail is never asked after", Link, "_arm_probe", nothing),
+    ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", nothing),
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
     ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
 )
-BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    name: partial(_replaced, owner, method, broken) for name, owner, method, broken in _ROWS
+BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS)
 }

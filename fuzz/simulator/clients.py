@@ -1,19 +1,24 @@
 """Simulated clients: each asks until it has its answer, leaves, or gets a typed error.
 
-A stream is read in the process of its frontend, and dies with it; its client then asks the next
-life of that frontend again.
+A stream is read in the process of its frontend. When that dies its client comes back to the next
+life of it and reads on, or asks that again if the stream cannot be resumed.
 """
+
+import math
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
 
 from ...engine.errors import EngineDied, EngineDraining, EngineError
 from ...runtime.errors import NoEngine, RequestQuarantined
+from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
 from .plan import Request
 from .processes import FrontendParts
-from .scene import Scene
+from .responses import KEPT_S, SimResponses
+from .scene import REBUILD_DEATHS_MAX, Scene
 from .streams import Piece, StreamHistory, Violation, params_of, want
 
 # A client that is refused for want of an engine asks again.
@@ -33,23 +38,42 @@ class Clients:
     async def run_client(self, request: Request) -> None:
         """One client: it asks until it has its answer, leaves, or gets a typed error."""
         await trio.sleep(request.at_s)
-        life = 0
+        life, reached = 0, self.scene.reached
         while True:
-            process = await self._wait_frontend(request.frontend)
-            history = want(request, self.scene.model)
             life += 1
-            over = trio.Event()
-            process.start_soon(self._stream, process, history, f"{request.name}.{life}", over)
-            await self._wait_over(process, over)
-            if not over.is_set():
-                self.scene.reached["stream lost with its frontend"] += 1
-                continue
+            history = want(request, self.scene.model, f"{request.name}.{life}")
+            process = await self._run_in_frontend(self._ask, history)
+            while not history.end and history.lives and not process.is_alive:
+                reached["stream lost with its frontend"] += 1
+                if not request.is_resumable:
+                    history.end = "cut"
+                elif request.back_after_s == math.inf:
+                    history.end = "abandoned"
+                else:
+                    await trio.sleep(request.back_after_s)
+                    process = await self._run_in_frontend(self._resume, history)
+                    reached["came back"] += 1
+            if history.end and history.end != "cut":
+                break
             if not history.end:  # it was not taken
                 await trio.sleep(AGAIN_S)
-                continue
-            self.scene.trace.note(f"{request.name} {history.end}")
-            self.scene.reached[f"stream {history.end}"] += 1
-            return
+        self.scene.trace.note(f"{history.name} {history.end}")
+        reached[f"stream {history.end}"] += 1
+        if history.end == "finished" and request.again_after_s < math.inf:
+            await trio.sleep(request.again_after_s)
+            if await self._wait_frontend(request.frontend) is not process:
+                again = history.begin_again()
+                await self._run_in_frontend(self._resume, again)
+                reached[f"read again {again.end}"] += 1
+
+    async def _run_in_frontend(
+        self, act: Callable[["SimProcess", StreamHistory], Awaitable[None]], history: StreamHistory
+    ) -> SimProcess:
+        """Do it in the present life of its frontend, as far as that comes."""
+        process, over = await self._wait_frontend(history.request.frontend), trio.Event()
+        process.start_soon(self._firewalled, act, process, history, over)
+        await self._wait_over(process, over)
+        return process
 
     async def _wait_frontend(self, rank: int) -> SimProcess:
         while rank not in self.scene.frontends or not self.scene.frontends[rank].is_alive:
@@ -69,52 +93,108 @@ class Clients:
             nursery.start_soon(wait, over)
             nursery.start_soon(wait, gone)
 
-    async def _stream(
-        self, process: SimProcess, history: StreamHistory, request_id: str, over: trio.Event
+    async def _firewalled(
+        self,
+        act: Callable[[SimProcess, StreamHistory], Awaitable[None]],
+        process: SimProcess,
+        history: StreamHistory,
+        over: trio.Event,
     ) -> None:
-        """In the frontend's process: one stream from its asking to its end."""
+        """In the frontend's process: a client until it has its stream's end, or leaves."""
+        end, error = "", None
         try:
-            await self._read(process, history, request_id)
+            await act(process, history)
         except NoEngine:
             pass
         except RequestQuarantined:
-            if process.is_alive:
-                history.finish("refused")
-        except (EngineDied, EngineDraining) as error:
-            if process.is_alive:
-                self._judge_death(history, error)
-                history.finish("died")
-        if process.is_alive:
-            over.set()
+            end = "refused"
+        except (EngineDied, EngineDraining) as failure:
+            end, error = "died", failure
+        except Violation as violation:
+            self.scene.fail(str(violation))
+        if not process.is_alive:
+            return
+        if error is not None:
+            self._judge_death(history, error)
+        if end:
+            history.finish(end)
+        if history.end and history.end != "finished":
+            _responses(process).forget(history.name)
+        over.set()
 
-    async def _read(self, process: SimProcess, history: StreamHistory, request_id: str) -> None:
-        request = history.request
-        parts = process.parts
+    async def _ask(self, process: SimProcess, history: StreamHistory) -> None:
+        request, parts = history.request, process.parts
         assert isinstance(parts, FrontendParts)
-        params = params_of(request, self.scene.model)
         opened = parts.frontend.generate(
             list(request.prompt),
-            params,
-            request_id=request_id,
+            params_of(request, self.scene.model),
+            request_id=history.name,
             streaming=request.streaming,
             priority=request.priority,
             inexact_ok=request.inexact_ok,
+            credit=request.grants,
+            note=parts.responses.note(history.name, request),
         )
         async with opened as stream:
-            history.began_at = trio.current_time()
-            self.scene.histories.append(history)
-            with trio.move_on_after(request.patience_s) as patience:
-                async for output in stream:
-                    if not process.is_alive:
-                        return
-                    self._take(history, output)
-                    if len(history.taken[0]) >= request.leaves_after:
-                        history.finish("left")
-                        return
-                    if request.pause_s:
-                        await trio.sleep(request.pause_s)
             if process.is_alive:
-                history.finish("left" if patience.cancelled_caught else "finished")
+                history.began_at = trio.current_time()
+                history.granted = history.granted_at_most = request.grants or 0
+                self.scene.histories.append(history)
+                history.begin_life()
+                await self._read(process, history, stream)
+
+    async def _resume(self, process: SimProcess, history: StreamHistory) -> None:
+        """Read on in a later life of its frontend, where that has it."""
+        await trio.lowlevel.checkpoint()
+        responses = _responses(process)
+        adopted = responses.read(history.name)
+        if not process.is_alive:
+            return
+        if adopted is None:
+            is_due = trio.current_time() - responses.adopted_at >= KEPT_S - ROUNDING_S
+            if not is_due and history.name not in self.scene.forgotten:
+                raise Violation(f"{history.name} is not there any more")
+            history.finish("gone")
+        elif adopted.generation is None:
+            killed = self.scene.adopters_killed[process.rank]
+            if sum(at >= history.began_at for at in killed) < REBUILD_DEATHS_MAX:
+                raise Violation(f"{history.name} was given up, and ended no frontend")
+            history.finish("lost")
+        else:
+            history.begin_life()
+            async with adopted.open() as stream:
+                await self._read(process, history, stream)
+
+    async def _read(
+        self, process: SimProcess, history: StreamHistory, stream: GenerationStream
+    ) -> None:
+        request = history.request
+        with trio.move_on_after(request.patience_s) as patience:
+            self._grant(process, history, stream)
+            async for output in stream:
+                if output.finish_reason is not None and not stream._open:
+                    _responses(process).end(history.name)
+                if not process.is_alive:
+                    return
+                self._take(history, output)
+                if len(history.taken[0]) >= request.leaves_after:
+                    history.finish("left")
+                    return
+                self._grant(process, history, stream)
+                if request.pause_s:
+                    await trio.sleep(request.pause_s)
+        if process.is_alive:
+            history.finish("left" if patience.cancelled_caught else "finished")
+
+    def _grant(self, process: SimProcess, history: StreamHistory, stream: GenerationStream) -> None:
+        """Allow more when a choice is where it has to wait."""
+        tokens = history.request.grants
+        while tokens and max(map(len, history.taken)) >= history.granted:
+            history.granted_at_most += tokens
+            stream.grant(tokens)
+            if not process.is_alive:
+                return
+            history.granted += tokens
 
     def _take(self, history: StreamHistory, output: GenerationOutput) -> None:
         logprobs, inexact = output.logprobs, sum(not event.exact for event in output.events)
@@ -154,3 +234,8 @@ class Clients:
         """Whether this engine gives the tokens that have come."""
         family = self.scene.family(rank)
         return all(any(one.family == family for one in left) for left in history.wanted)
+
+
+def _responses(process: SimProcess) -> SimResponses:
+    assert isinstance(process.parts, FrontendParts)
+    return process.parts.responses

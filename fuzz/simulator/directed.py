@@ -56,6 +56,26 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.KILL_ENGINE, at_s=0.35),
         Fault(kind=FaultKind.KILL_AT_STORE, at_s=0.36, is_torn=True),
     ],
+    # What its client has not allowed comes while it does not read.
+    "a snapshot has no credit": [
+        Setup(journal_bytes=0, window_tokens=16),
+        _request(grants=1, pause_s=0.5, max_tokens=8),
+        _request(1),
+        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=30),
+    ],
+    # One half of the stop string is adopted.
+    "a stop string's beginning is not adopted": [
+        Setup(),
+        _request(1, stop_text_at=20),
+        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=21),
+    ],
+    # What a frontend says before its death is slow, and comes when its successor has the streams.
+    "the dead may speak": [
+        Setup(engines=1, window_tokens=2, seed=14),
+        *[_request(number) for number in range(3)],
+        Fault(kind=FaultKind.SLOW, at_s=0.0, tokens=20, for_s=0.03),
+        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=24),
+    ],
     # Two deaths that are nobody's fault, with the same four in flight, who have passed between.
     "each of many is blamed alone": [
         Setup(engines=1),

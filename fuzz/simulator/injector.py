@@ -26,6 +26,15 @@ class Injector:
 
     scene: Scene
 
+    @property
+    def _ends_of_frontends(self) -> dict[FaultKind, Callable[[Fault, SimProcess], None]]:
+        return {
+            FaultKind.KILL_FRONTEND: lambda fault, process: self.scene.kernel.kill(process),
+            FaultKind.KILL_FRONTEND_AT_STORE: self._end_at_store,
+            FaultKind.KILL_ADOPTER: self._ambush,
+            FaultKind.KILL_BOTH: self._kill_with,
+        }
+
     async def run_fault(self, fault: Fault) -> None:
         await trio.sleep(fault.at_s)
         if fault.tokens > self.scene.tokens:
@@ -36,14 +45,15 @@ class Injector:
         match fault.kind:
             case FaultKind.KILL_ENGINE:
                 await self._hit("engine", fault.engine, fault, self.scene.kernel.kill)
+            case kind if kind in self._ends_of_frontends:
+                end = partial(self._ends_of_frontends[kind], fault)
+                await self._hit("frontend", fault.frontend, fault, end)
             case FaultKind.KILL_AT_STORE | FaultKind.CRASH_AT_STORE:
                 end = partial(self._end_at_store, fault)
                 await self._hit("engine", fault.engine, fault, end)
             case FaultKind.CRASH_ENGINE:
                 crash = partial(self.scene.kernel.kill, number=signal.SIGSEGV)
                 await self._hit("engine", fault.engine, fault, crash)
-            case FaultKind.KILL_FRONTEND:
-                await self._hit("frontend", fault.frontend, fault, self.scene.kernel.kill)
             case FaultKind.KILL_SPARE:
                 spares = [p for p in self.scene.kernel.processes if p.is_alive and not p.role]
                 if spares:
@@ -149,8 +159,19 @@ class Injector:
         if process.stores.is_fatal:  # not one that has stored nothing for `IDLE_S`
             self.scene.reached["crash between two stores"] += not fault.is_torn
             self.scene.reached["crash within a store"] += fault.is_torn
-        is_kill = fault.kind is FaultKind.KILL_AT_STORE
-        self.scene.kernel.kill(process, signal.SIGKILL if is_kill else signal.SIGSEGV)
+        is_crash = fault.kind is FaultKind.CRASH_AT_STORE
+        self.scene.note_adopter_killed(process)
+        self.scene.kernel.kill(process, signal.SIGSEGV if is_crash else signal.SIGKILL)
+
+    def _ambush(self, fault: Fault, process: SimProcess) -> None:
+        self.scene.ambushes[process.rank] = fault
+        self.scene.kernel.kill(process)
+
+    def _kill_with(self, fault: Fault, process: SimProcess) -> None:
+        engine = self.scene.present("engine", fault.engine)
+        for each in (process, engine):
+            if each is not None:
+                self.scene.kernel.kill(each)
 
     def heal(self) -> None:
         """No fault is left: what was stopped goes on, all ways are open."""

@@ -18,6 +18,7 @@ import trio
 from ...engine.messages import (
     ENGINE_TO_FRONTEND,
     FRONTEND_TO_ENGINE,
+    Resync,
     StatisticsReport,
     StepOutputs,
 )
@@ -60,13 +61,13 @@ class SimNetwork(MemoryMesh):
     # When the last frame arrives that was sent from one process to another in one generation.
     _last: dict[tuple[Peer, Peer, int], float] = attrs.field(factory=dict, init=False)
     # Whose processes are dead, and their tasks perhaps not yet over.
-    _dead: set[Peer] = attrs.field(factory=set, init=False)
+    dead: set[Peer] = attrs.field(factory=set, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def carry(self, side: Side, receiver: MemoryHub | MemorySpoke, frames: MemoryFrames) -> None:
         """See `MemoryMesh`."""
-        if frames.sender in self._dead:
+        if frames.sender in self.dead:
             return
         self.frames += 1
         here, there = receiver.peer_self, frames.sender
@@ -106,7 +107,13 @@ class SimNetwork(MemoryMesh):
         assert waiting <= WAITING_MAX, f"{receiver.peer_self} has {waiting} frames waiting"
 
     def _poisoned(self, frames: MemoryFrames) -> MemoryFrames:
-        """I11: what the dead say must not count, so it is made wrong."""
+        """I11: what the dead say must not count, so it is made wrong.
+
+        Of a frontend it is that nothing of all that it had is wanted.
+        """
+        if frames.sender.role == "frontend":
+            payload = [bytes(frame) for frame in self.hub_to_spoke.encode(Resync([]))]
+            return MemoryFrames(frames.sender, frames.header, payload)
         message = self.spoke_to_hub.decode(frames.payload, 0)
         if isinstance(message, StepOutputs):
             outputs = [
@@ -140,7 +147,7 @@ class SimNetwork(MemoryMesh):
 
     def remove(self, peer: Peer, endpoint: str = "") -> None:
         """Its process is dead; with it goes, or not, what it had sent."""
-        self._dead.add(peer)
+        self.dead.add(peer)
         self._spokes.pop(peer, None)
         self._hubs.pop(endpoint, None)
         if self.chance.random() < 0.5:

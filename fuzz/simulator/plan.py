@@ -42,6 +42,8 @@ class Setup:
     replay_wait_s: float = REPLAY_WAIT_S
     # Clients come when every engine is linked, not when the first is.
     waits_for_all: bool = True
+    # Longer journals have snapshots of the streams that pin their oldest records.
+    journal_bytes: int = 2**20
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +75,18 @@ class Request:
     is_poison: bool = False
     # Engines with other tokens may go on with it.
     inexact_ok: bool = False
+    # It ends by a stop string, as soon as the text of so many tokens has that; if it is one.
+    stop_text_at: int | None = None
+    # Its client allows so many tokens at a time; None: all.
+    grants: int | None = None
+    # It goes on in the next life of its frontend; its client comes back after so many seconds, or
+    # never.
+    is_resumable: bool = True
+    back_after_s: float = 0.0
+    # When it has finished, its client reads it again after so many seconds, if at all.
+    again_after_s: float = math.inf
+    # Whoever adopts it is killed while it does.
+    ends_adopters: bool = False
 
 
 class FaultKind(enum.StrEnum):
@@ -83,6 +97,9 @@ class FaultKind(enum.StrEnum):
     CRASH_ENGINE = "crash engine"
     CRASH_AT_STORE = "crash at store"
     KILL_FRONTEND = "kill frontend"
+    KILL_FRONTEND_AT_STORE = "kill frontend at store"
+    KILL_ADOPTER = "kill adopter"  # a frontend, and then its successor at one of its first stores
+    KILL_BOTH = "kill both"  # a frontend and an engine
     KILL_SPARE = "kill spare"
     STOP_ENGINE = "stop engine"
     STOP_FRONTEND = "stop frontend"
@@ -99,8 +116,10 @@ class FaultKind(enum.StrEnum):
     DRAIN = "drain"
 
 
-# At a store to memory that outlives the engine.
-AT_STORE = frozenset({FaultKind.KILL_AT_STORE, FaultKind.CRASH_AT_STORE})
+# At a store to memory that outlives the process.
+AT_STORE = frozenset(
+    {FaultKind.KILL_AT_STORE, FaultKind.CRASH_AT_STORE, FaultKind.KILL_FRONTEND_AT_STORE}
+)
 OF_WORKER = frozenset(
     {
         *(FaultKind.WORKER_DIES, FaultKind.WORKER_CRASHES),
@@ -109,13 +128,17 @@ OF_WORKER = frozenset(
 )
 CRASHES = AT_STORE | OF_WORKER
 CRASHES |= {FaultKind.KILL_ENGINE, FaultKind.CRASH_ENGINE}
-CRASHES |= {FaultKind.KILL_FRONTEND, FaultKind.KILL_SPARE}
+CRASHES |= {FaultKind.KILL_FRONTEND, FaultKind.KILL_ADOPTER, FaultKind.KILL_BOTH}
+CRASHES |= {FaultKind.KILL_SPARE}
 _KINDS = (
     *[FaultKind.KILL_ENGINE] * 5,
     *[FaultKind.KILL_AT_STORE] * 4,
     *[FaultKind.CRASH_AT_STORE] * 2,
     FaultKind.CRASH_ENGINE,
     *[FaultKind.KILL_FRONTEND] * 3,
+    *[FaultKind.KILL_FRONTEND_AT_STORE] * 4,
+    *[FaultKind.KILL_ADOPTER] * 2,
+    *[FaultKind.KILL_BOTH] * 2,
     *[FaultKind.STOP_ENGINE] * 3,
     FaultKind.STOP_FRONTEND,
     FaultKind.KILL_SPARE,
@@ -169,6 +192,7 @@ def draw(chance: Random, count: int) -> list[Event]:
         unlike_from=1 if is_unlike else ENGINES_MAX,
         replay_wait_s=chance.choice((REPLAY_WAIT_S, 0.05, 0.3)) if is_unlike else REPLAY_WAIT_S,
         waits_for_all=chance.random() < 0.8,
+        journal_bytes=chance.choice((0, 2000, 8000, 2**20)),
     )
     crashes = chance.randint(3, max(3, count // 3))
     others = chance.randint(0, 3)
@@ -190,6 +214,7 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
     max_tokens = chance.choice((1, 8, 20, OUTPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX))
     leaves = chance.random() < 0.25
     is_poison = chance.random() < 0.06
+    has_stop_text, streaming = chance.random() < 0.15, chance.random() < 0.8
     return Request(
         name=f"request-{number}",
         at_s=round(chance.random() ** 2 * BEGIN_S, 4),
@@ -197,11 +222,11 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
         prompt=[*shared, *own],
         seed=chance.randrange(2**31),
         max_tokens=max_tokens,
-        min_tokens=chance.choice((0, 0, 0, 3)) if max_tokens > 3 else 0,
+        min_tokens=chance.choice((0, 0, 0, 3)) if max_tokens > 3 and not has_stop_text else 0,
         stop_at=chance.randrange(max_tokens) if chance.random() < 0.2 else None,
         logprobs=chance.choice((None, None, 0, 2)),
         n=1 if is_poison else chance.choice((1, 1, 1, 1, 1, 2)),
-        streaming=chance.random() < 0.8,
+        streaming=streaming,
         priority=chance.choice((0, 0, 0, 1)),
         leaves_after=chance.randrange(max_tokens) if leaves else math.inf,
         patience_s=chance.choice((0.05, 0.2, 0.6)) if chance.random() < 0.2 else math.inf,
@@ -209,6 +234,12 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
         fatal_at=chance.randrange(max_tokens) if is_poison else None,
         is_poison=is_poison,
         inexact_ok=setup.unlike_from < setup.engines and chance.random() < 0.5,
+        stop_text_at=chance.randrange(max_tokens) if has_stop_text else None,
+        grants=chance.choice((1, 4, 16)) if streaming and chance.random() < 0.15 else None,
+        is_resumable=chance.random() < 0.85,
+        back_after_s=chance.choice((0.0, 0.0, 0.02, 0.3, 1.0, math.inf)),
+        again_after_s=chance.choice((0.1, 0.5)) if chance.random() < 0.3 else math.inf,
+        ends_adopters=chance.random() < 0.03,
     )
 
 

@@ -6,7 +6,8 @@ is `FrontendProcess`, whose requests come from simulated clients in place of con
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
@@ -31,8 +32,12 @@ from ...nurseries.processes.process import LadderTimes
 from ...nurseries.processes.progress_page import SLOT_BYTES, private_slot
 from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
+from ...runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
+from ...runtime.journal.journal import open_journal
+from ...runtime.journal.memory import create_journal, open_mapped_journal
+from ...runtime.journal.writer import JournalLimits
 from ...runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, FrontendInit, FrontendReady
 from ...runtime.runtime import make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
@@ -41,10 +46,14 @@ from ...transports.control.handshake import ChildHandshake, Hello, perform_child
 from ...transports.links.channel import Peer
 from .kernel import Main, SimProcess
 from .network import SimNetwork
+from .responses import SimResponses
+from .stores import WatchedJournal
 from .task_order import PROCESS
 from .worker import SimExecutor
 
 ENGINE, FRONTEND = "simulated engine", "simulated frontend"
+# A page, the least that can be mapped alone.
+JOURNAL_SEGMENT_BYTES = 4096
 
 
 @attrs.define(eq=False)
@@ -76,13 +85,20 @@ class EngineParts:
         server: EngineServer | None = getattr(self.process, "_server", None)
         return None if server is None else server.core
 
+    def knows_later(self, frontend: Peer) -> bool:
+        """Whether the root has listed a later life of this frontend."""
+        return any(
+            each.rank == frontend.rank and each.epoch > frontend.epoch
+            for each in self.process._known
+        )
+
 
 @attrs.define(eq=False)
 class FrontendParts:
     """Of one frontend process."""
 
     frontend: Frontend
-    is_ready: bool = False
+    responses: SimResponses
 
     @property
     def client(self) -> CoreClient:
@@ -105,7 +121,13 @@ class Programs:
     fatal: dict[int, int]
     on_fatal: Callable[[SimExecutor, int], None]
     prepare: Callable[[Frontend], None]
+    limits: JournalLimits
+    # A frontend begins to boot; it has adopted these; it takes clients.
+    on_boot: Callable[[SimProcess], None]
+    on_adopted: Callable[[SimProcess, list[AdoptedStream]], None]
     on_up: Callable[[SimProcess], None]
+    # Names of responses that frontends were asked to forget, and did.
+    forgotten: set[str]
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
 
@@ -160,6 +182,7 @@ class Programs:
         handshake = await self._handshake(process, control, "frontend")
         init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
         me = _become(process, "frontend", init.rank, init.epoch)
+        self.on_boot(process)
         hub = self.network.open_hub(Peer(me.role, me.rank, init.term))
         process.on_cut.append(partial(self.network.remove, hub.peer_self, hub.endpoints[0]))
         frontend = make_frontend(
@@ -172,17 +195,27 @@ class Programs:
             chance=self.chance,
         )
         self.prepare(frontend)
-        process.parts = parts = FrontendParts(frontend)
-        frontend.client.apply_membership(init.engines)
-        foreign = ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send)
-        application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
-        async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
-            running = frontend_process.FrontendProcess(init, control, frontend, application, source)
-            input_endpoint, output_endpoint = hub.endpoints
-            where = FrontendReady(input_endpoint=input_endpoint, output_endpoint=output_endpoint)
-            parts.is_ready = True
-            self.on_up(process)
-            await running.run(handshake, where)
+        with open_journal(handshake.fds[1], init.term, self.limits) as journal:
+            frontend.client.journal, frontend.client.is_rebuilding = journal, True
+            responses = SimResponses(process, journal, self.forgotten)
+            process.parts = FrontendParts(frontend, responses)
+            frontend.client.apply_membership(init.engines)
+            adopted = adopt_streams(frontend, journal)
+            frontend.client.handle_rebuilt()
+            responses.adopt(adopted)
+            if process.is_alive:
+                self.on_adopted(process, adopted)
+            foreign = ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send)
+            application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
+            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
+                running = frontend_process.FrontendProcess(
+                    init, control, frontend, application, source
+                )
+                inputs, outputs = hub.endpoints
+                where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
+                responses.start()
+                self.on_up(process)
+                await running.run(handshake, where)
 
     async def _handshake(
         self, process: SimProcess, control: ControlChannel, role: str
@@ -206,6 +239,24 @@ def make_block_names(memory: memoryview, head: bytes) -> BlockNames:
     assert isinstance(process, SimProcess)
     process.stores.add(names)
     return names
+
+
+def make_journal(home: int) -> int:
+    """In the place of `create_journal`: of small segments, so that some are given back."""
+    return create_journal(home, JOURNAL_SEGMENT_BYTES)
+
+
+@contextmanager
+def open_watched_journal(
+    on_rebuilding: Callable[[SimProcess, int], None], fd: int, segment_bytes: int
+) -> Iterator[WatchedJournal]:
+    """In the place of `open_mapped_journal`: what a dead process stores there is not seen."""
+    process = PROCESS.get()
+    assert isinstance(process, SimProcess)
+    with open_mapped_journal(fd, segment_bytes) as memory:
+        watched = WatchedJournal(memory, partial(on_rebuilding, process))
+        process.stores.add(watched)
+        yield watched
 
 
 def _no_spare_workers(settings: EngineSettings) -> Spares:

@@ -23,18 +23,25 @@ from ...runtime.config import (
     SupervisionSettings,
 )
 from ...runtime.events import ChildHung, ChildReady
+from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.frontend import Frontend
+from ...runtime.journal.records import rebuilding_word
+from ...runtime.journal.writer import JournalLimits
 from ...runtime.processes.root import Root, ServePlan
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
 from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
 from .plan import Event, Fault, Request, Setup
-from .processes import ENGINE, FRONTEND, FrontendParts, Programs
+from .processes import ENGINE, FRONTEND, EngineParts, FrontendParts, Programs
 from .streams import Model, StreamHistory, Violation
 from .worker import SimExecutor
 
 BLOCK_TOKENS = 4
+# An adoption makes one store for each stream, and some more.
+AMBUSH_STORES = 12
+# What one stream may cost.
+REBUILD_DEATHS_MAX = 2
 
 
 @attrs.define(eq=False)
@@ -83,8 +90,14 @@ class Scene:
     breaks: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontend_up: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
-    # {seed of a request: engines that were killed for it}
-    _killed_by: Counter[int] = attrs.field(factory=Counter, init=False)
+    # {frontend rank: what kills its next life, when it has made so many stores, and how}
+    ambushes: dict[int, Fault] = attrs.field(factory=dict, init=False)
+    # Of each frontend rank, when lives of it were killed before they had adopted all.
+    adopters_killed: dict[int, list[float]] = attrs.field(factory=dict, init=False)
+    # Names of responses that frontends were asked to forget, and did.
+    forgotten: set[str] = attrs.field(factory=set, init=False)
+    # {seed of a request: engines that were killed for it}, and {name: frontends}
+    _killed_by: Counter[int | str] = attrs.field(factory=Counter, init=False)
     _epochs: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -107,7 +120,11 @@ class Scene:
             fatal={e.seed: e.fatal_at for e in self.requests if e.fatal_at is not None},
             on_fatal=self._handle_fatal,
             prepare=self._prepare,
+            limits=JournalLimits(clean_above_bytes=setup.journal_bytes, turn_bytes=512),
+            on_boot=self._handle_boot,
+            on_adopted=self._judge_adopted,
             on_up=self._note_frontend,
+            forgotten=self.forgotten,
         )
         self.kernel = SimKernel(
             programs.mains(),
@@ -142,7 +159,8 @@ class Scene:
         inputs = self.inputs
         model_len = min(inputs.max_model_len, self.setup.kv_blocks * BLOCK_TOKENS)
         families = 1 + (self.setup.unlike_from < self.setup.engines)
-        return Model(model_len, inputs.vocab_size, inputs.eos_token_ids, families)
+        decode = inputs.tokenizer.decode
+        return Model(model_len, inputs.vocab_size, inputs.eos_token_ids, families, decode)
 
     def family(self, rank: int) -> int:
         """Which numerics id, and so which tokens, this engine has."""
@@ -157,8 +175,11 @@ class Scene:
             raise Violation(f"{role} {rank} is there {len(found)} times")
         return found[0] if found else None
 
-    def is_over(self, hub: Peer, engine: Peer) -> bool:
-        """Whether this frontend has been told that this life of an engine is over."""
+    def is_over(self, receiver: Peer, sender: Peer) -> bool:
+        """Whether the receiver has been told that this life of the sender is over."""
+        if receiver.role == "engine":
+            return self._is_frontend_over(receiver, sender)
+        hub, engine = receiver, sender
         process = self.frontends.get(hub.rank)
         if process is None:
             return False
@@ -170,6 +191,15 @@ class Scene:
             each.rank == engine.rank and each.epoch > engine.epoch
             for each in parts.client.engines.membership.engines
         )
+
+    def _is_frontend_over(self, spoke: Peer, frontend: Peer) -> bool:
+        if frontend not in self.network.dead:
+            return False
+        process = self.present("engine", spoke.rank)
+        if process is None or process.epoch != spoke.epoch:
+            return False
+        parts = process.parts
+        return isinstance(parts, EngineParts) and parts.knows_later(frontend)
 
     # ---- what processes are made of
 
@@ -190,12 +220,78 @@ class Scene:
             return
         self.kernel.kill(executor.process)
         self._killed_by[seed] += 1
-        lives = 1 + sum(each.request is request for each in self.histories)
+        lives = 1 + sum(each.lives for each in self.histories if each.request is request)
         if self._killed_by[seed] > lives * self.settings.replay.replay_attempts_max:
             self.fail(f"{request.name} has ended {self._killed_by[seed]} engines")
 
     def _prepare(self, frontend: Frontend) -> None:
         frontend.client.clock_ns = lambda: int(trio.current_time() * 1e9)
+
+    def _handle_boot(self, process: SimProcess) -> None:
+        """A life of a frontend begins; it may not come to its end of adoption."""
+        fault = self.ambushes.pop(process.rank, None)
+        if fault is None:
+            return
+
+        def die() -> None:
+            self.reached["crash"] += 1
+            self.reached["adopter killed"] += 1
+            self.note_adopter_killed(process)
+            self.kernel.kill(process)
+
+        process.stores.plan_death(fault.steps % AMBUSH_STORES, die, is_torn=fault.is_torn)
+
+    def note_adopter_killed(self, process: SimProcess) -> None:
+        """It is about to be, in the midst of its adoption perhaps."""
+        if self.frontends.get(process.rank) is not process:
+            self.adopters_killed.setdefault(process.rank, []).append(trio.current_time())
+
+    def handle_rebuilding(self, process: SimProcess, word: int) -> None:
+        """A frontend's journal says that this stream is being rebuilt."""
+        for history in self.histories:
+            name, term = history.name, word >> 32
+            if not history.request.ends_adopters or rebuilding_word(term, name) != word:
+                continue
+            if self.frontends.get(process.rank) is process or not process.is_alive:
+                continue
+            self._killed_by[name] += 1
+            self.reached["adopter killed by a stream"] += 1
+            if self._killed_by[name] > REBUILD_DEATHS_MAX:
+                self.fail(f"{name} has ended {self._killed_by[name]} frontends that adopted it")
+            self.note_adopter_killed(process)
+            self.kernel.kill(process)
+
+    def _judge_adopted(self, process: SimProcess, adopted: list[AdoptedStream]) -> None:
+        """All that clients have seen of what they may come back to must be there again."""
+        streams = {stream.admission.name: stream for stream in adopted}
+        self.trace.note(f"{process} adopts {', '.join(streams)}")
+        self.reached["adopted"] += len(streams)
+        assert isinstance(process.parts, FrontendParts)
+        process.parts.client.ledger.check_invariants()
+        if again := sorted(self.forgotten & streams.keys()):
+            self.fail(f"{', '.join(again)} was forgotten, and comes again")
+        for history in self.histories:
+            stream = streams.get(history.name)
+            if history.request.frontend != process.rank or history.name in self.forgotten:
+                continue
+            if not history.request.is_resumable and history.end != "finished":
+                generation = None if stream is None else stream.generation
+                if generation is not None and not generation.has_end:
+                    self.fail(f"{history.name} goes on, and cannot be resumed")
+            elif not history.end:
+                self._judge_kept(history, stream)
+            elif history.end == "finished" and stream is not None and stream.said is None:
+                self.fail(f"{history.name} has ended, and its journal does not say so")
+
+    def _judge_kept(self, history: StreamHistory, stream: AdoptedStream | None) -> None:
+        if stream is None:
+            self.fail(f"{history.name} is not in the journal")
+        elif stream.generation is not None:
+            for index, taken in enumerate(history.taken):
+                kept = stream.generation.choices[index]._written
+                if kept[: len(taken)] != taken:
+                    what = f"{taken} of choice {index}, and its journal has {kept}"
+                    self.fail(f"{history.name} was offered {what}")
 
     def _note_frontend(self, process: SimProcess) -> None:
         self.frontends[process.rank] = process

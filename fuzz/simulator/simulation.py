@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +22,13 @@ from ...engine.process.grammar_compiler import GrammarCompiler
 from ...nurseries.processes.hang_watch import ProcessLook
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
-from ...runtime.processes import engine_fleet, hang_watcher, root
+from ...runtime.journal import journal
+from ...runtime.processes import engine_fleet, frontend_fleet, hang_watcher, root
 from ...runtime.text.input_processor import InputProcessor
 from .blame import WatchedFleet
+from .kernel import SimProcess
 from .plan import Event, Setup
-from .processes import make_block_names
+from .processes import make_block_names, make_journal, open_watched_journal
 from .scene import Scene, Trace
 from .task_order import seeded_tasks
 from .world import World
@@ -56,7 +58,9 @@ def _inputs() -> InputProcessor:
 
 
 @contextmanager
-def _one_process(look: Callable[[int], ProcessLook]) -> Iterator[None]:
+def _one_process(
+    look: Callable[[int], ProcessLook], on_rebuilding: Callable[[SimProcess, int], None]
+) -> Iterator[None]:
     """What a process does to the whole interpreter is left out, and what threads do is done here.
 
     No request has a grammar, so that no engine reads a tokenizer.
@@ -67,6 +71,8 @@ def _one_process(look: Callable[[int], ProcessLook]) -> Iterator[None]:
         (trio.to_thread, "run_sync", _run_inline),
         (GrammarCompiler, "load", lambda compiler: None),
         (block_names, "BlockNames", make_block_names),
+        (journal, "open_mapped_journal", partial(open_watched_journal, on_rebuilding)),
+        (frontend_fleet, "create_journal", make_journal),
         (root, "EngineFleet", WatchedFleet),
         (engine_main, "passes_shown", nullcontext),
         (hang_watcher, "look_at_process", look),
@@ -100,7 +106,10 @@ def simulate(
     def look(pid: int) -> ProcessLook:
         return scene.kernel.look(pid)
 
-    with bug(), _one_process(look), seeded_tasks(f"tasks {seed}") as order:
+    def on_rebuilding(process: SimProcess, word: int) -> None:
+        scene.handle_rebuilding(process, word)
+
+    with bug(), _one_process(look, on_rebuilding), seeded_tasks(f"tasks {seed}") as order:
         scene = Scene(events, _inputs(), _folder(), trace)
         clock = trio.testing.MockClock(autojump_threshold=0)
         try:

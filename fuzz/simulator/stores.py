@@ -1,13 +1,18 @@
 """Stores of a simulated process to memory that outlives it: it may die between any two, or in one.
 
-Writers store by assignment to slices of their `memory`. That is the real one until a death at a
-store is planned, and goes nowhere when the process is dead, whatever its tasks still do.
+Writers store by assignment to slices of their `memory`, journals by the calls of `JournalMemory`.
+That is the real one until a death at a store is planned, and goes nowhere when the process is dead,
+whatever its tasks still do.
 """
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import attrs
+
+from ...runtime.journal.records import REBUILDING_AT
+from ..doubles.journal_memory import Freed, Published, Store, Stored, torn
 
 
 @attrs.define(eq=False)
@@ -42,17 +47,39 @@ class Stores:
         for writer in self._writers:
             writer.memory = _Nowhere()
 
-    def store(self, memory: Any, begin: int, data: bytes) -> None:
-        """One store of a process whose death is planned."""
+    def store(self, make: Callable[[], None], tear: Callable[[], None]) -> None:
+        """One store of a process whose death is planned, whole or not."""
         if self._left:
             self._left -= 1
-            memory[begin : begin + len(data)] = data
+            make()
             return
         if self._is_torn:
-            half = len(data) // 2
-            memory[begin : begin + half] = data[:half]
+            tear()
         self.is_fatal = True
         self._die()
+
+
+@attrs.define(eq=False)
+class WatchedJournal:
+    """The journal of a process, as its writer sees it: see `JournalMemory`."""
+
+    memory: Any
+    # Hears which stream is rebuilt from now on, as the header says it.
+    on_rebuilding: Callable[[int], None]
+
+    def store(self, position: int, data: bytes) -> None:
+        """Write these bytes."""
+        self.memory.store(position, data)
+
+    def publish(self, position: int, value: int) -> None:
+        """Write one word."""
+        self.memory.publish(position, value)
+        if position == REBUILDING_AT and value:
+            self.on_rebuilding(value)
+
+    def free(self, begin: int, end: int) -> None:
+        """Give the memory between back."""
+        self.memory.free(begin, end)
 
 
 @attrs.define(eq=False)
@@ -69,7 +96,29 @@ class _WatchedMemory:
         return self.memory[part]
 
     def __setitem__(self, part: slice, data: bytes) -> None:
-        self.stores.store(self.memory, part.indices(len(self.memory))[0], data)
+        begin, half = part.indices(len(self.memory))[0], len(data) // 2
+
+        def make(size: int = len(data)) -> None:
+            self.memory[begin : begin + size] = data[:size]
+
+        self.stores.store(make, lambda: make(half))
+
+    def store(self, position: int, data: bytes) -> None:
+        self._make(Stored(position, data))
+
+    def publish(self, position: int, value: int) -> None:
+        self._make(Published(position, value))
+
+    def free(self, begin: int, end: int) -> None:
+        self._make(Freed(begin, end))
+
+    def _make(self, store: Store) -> None:
+        def tear() -> None:
+            ways = list(torn(store, chance := Random(str(store))))
+            if ways:
+                chance.choice(ways).apply_to(self.memory)
+
+        self.stores.store(lambda: store.apply_to(self.memory), tear)
 
 
 class _Nowhere:
@@ -82,4 +131,13 @@ class _Nowhere:
         return bytes(len(range(*part.indices(len(self)))))
 
     def __setitem__(self, part: slice, data: bytes) -> None:
+        pass
+
+    def store(self, position: int, data: bytes) -> None:
+        pass
+
+    def publish(self, position: int, value: int) -> None:
+        pass
+
+    def free(self, begin: int, end: int) -> None:
         pass

@@ -318,6 +318,8 @@ class Ledger:
         assert len(set(attempts)) == len(attempts)
         assert all(0 < attempt <= self._attempts for attempt in attempts)
         assert all(self._placed.values()), "an engine without requests is kept"
+        for entries in self._placed.values():
+            assert list(entries) == sorted(entries), "not in the order of attempts"
         assert len(placed) == sum(map(len, self._placed.values()))
         for entry in self._entries.values():
             entry.state.check_invariants()

@@ -1,5 +1,6 @@
 """Simulations follow their seed alone; processes die and stop as real ones; checkers can fail."""
 
+import math
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.fuzz.fuzzer import run_canary
 from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign
 from triolet.fuzz.simulator.bugs import BUGS
 from triolet.fuzz.simulator.directed import DIRECTED
+from triolet.fuzz.simulator.journal_bugs import JOURNAL_ROWS
 from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
 from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
 from triolet.fuzz.simulator.network import make_network
@@ -37,6 +40,33 @@ REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tok
 SEEDS = 12
 KILLED = int(signal.SIGKILL)
 ENDS = ("finished", "left", "died", "refused")
+# Bugs of journals and adoption, and in so many seeds, from the first on, each is to be found.
+JOURNAL_BUGS_FOUND_WITHIN = {
+    "tokens are offered before they are written down": 10,
+    "an end is written down after its token": 30,
+    "a placement is written down too late": 10,
+    "a stream is admitted before it is written down": 10,
+    "an end is not written down": 10,
+    "what is forgotten is kept": 10,
+    "a client's credit is not written down": 30,
+    "a snapshot has no logprobs": 10,
+    "a snapshot has no tokens": 10,
+    "a snapshot mixes choices up": 30,
+    "a journal is freed before that is known": 200,
+    "a journal is freed before a snapshot is there": 200,
+    "deaths of adopters are not counted": 60,
+    "an adopted stream is a token behind": 10,
+    "an adopted stream is a token ahead": 10,
+    "an adopted stream's journal has its own list": 30,
+    "adopted streams are in another order": 10,
+    "an adopted stream has no numerics": 10,
+    "what cannot be resumed goes on": 10,
+    "adopters do not know who has gone": 30,
+    "RESYNC before the ledger is rebuilt": 10,
+    "a term has the attempts of another": 10,
+    "a journal is another rank's": 60,
+    "each life has a journal of its own": 10,
+}
 
 
 def test_every_plan_has_three_crashes() -> None:
@@ -72,6 +102,62 @@ def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
     assert outcome.reached["sent again"]
     with pytest.raises(Violation):
         simulate([Setup(engines=2), *requests, kill], BUGS["a replay forgets what was delivered"])
+
+
+def test_clients_come_back_to_what_a_killed_frontend_had() -> None:
+    long = attrs.evolve(REQUEST, max_tokens=40)
+    asked = [
+        attrs.evolve(long, logprobs=1, n=2),
+        attrs.evolve(long, stop_text_at=30, back_after_s=0.3),
+        attrs.evolve(long, grants=4, pause_s=0.01),
+        attrs.evolve(long, back_after_s=math.inf),
+        attrs.evolve(long, is_resumable=False),
+        attrs.evolve(REQUEST, max_tokens=2, again_after_s=2.0),
+    ]
+    requests = [attrs.evolve(each, name=f"request-{n}", seed=n) for n, each in enumerate(asked)]
+    kill = Fault(kind=FaultKind.KILL_BOTH, at_s=0.0, tokens=40)
+    reached = simulate([Setup(engines=2, journal_bytes=0), *requests, kill]).reached
+    assert reached["stream lost with its frontend"] == 5
+    assert reached["came back"] == 3
+    assert reached["stream abandoned"] == reached["read again finished"] == 1
+    assert reached["stream finished"] == 5
+
+
+def test_a_stream_ends_two_lives_that_adopt_it_and_no_more() -> None:
+    cursed = attrs.evolve(REQUEST, max_tokens=40, ends_adopters=True)
+    kill = Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=40)
+    reached = simulate([Setup(), cursed, *innocents(3), kill]).reached
+    assert reached["adopter killed by a stream"] == 2
+    assert reached["stream lost"] == 1
+    assert reached["stream finished"] == 3
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_successor_dies_at_a_store_of_its_adoption(steps: int) -> None:
+    kill = Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.0, tokens=40, steps=steps)
+    reached = simulate([Setup(), *innocents(3), kill]).reached
+    assert reached["adopter killed"] == 1
+    assert reached["stream finished"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if each[1] <= 30]
+)
+def test_a_bug_of_journals_or_adoption_is_found(name: str, seeds: int) -> None:
+    run_canary(attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=seeds), name, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if each[1] > 30]
+)
+def test_a_bug_of_journals_or_adoption_is_found_at_last(name: str, seeds: int) -> None:
+    run_canary(attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=seeds), name, seed=0)
+
+
+def test_every_bug_of_journals_and_adoption_has_a_bound_or_a_plan() -> None:
+    names = {name for name, *_ in JOURNAL_ROWS}
+    assert names == JOURNAL_BUGS_FOUND_WITHIN.keys() | (DIRECTED.keys() & names)
 
 
 def innocents(count: int) -> list[Request]:
@@ -120,7 +206,7 @@ def test_a_directed_plan_holds_and_finds_its_bug(name: str) -> None:
 
 def test_quick_bugs_are_planted_by_name() -> None:
     assert set(FUZZER.faults) < set(BUGS)
-    assert len(BUGS) >= 20
+    assert len(BUGS) >= 70
 
 
 # ---- processes
@@ -241,6 +327,18 @@ def test_a_stream_like_the_oracle_s_holds() -> None:
     assert stream.end == "finished"
 
 
+def test_who_comes_back_reads_from_the_beginning() -> None:
+    stream = history()
+    tokens = stream.wanted[0][0].tokens
+    stream.take(piece(tokens[:3], 3))
+    stream.begin_life()
+    stream.take(piece(tokens[:2], 2))
+    stream.take(piece(tokens[2:5], 5))
+    stream.take(piece(tokens[5:], 6, "length"))
+    stream.finish("finished")
+    assert stream.taken == [tokens]
+
+
 def lose_a_token(stream: StreamHistory, rest: list[int]) -> None:
     stream.take(piece(rest[1:2], 3))
 
@@ -262,6 +360,16 @@ def end_without_last_output(stream: StreamHistory, rest: list[int]) -> None:
     stream.finish("finished")
 
 
+def come_back_to_less(stream: StreamHistory, rest: list[int]) -> None:
+    stream.begin_life()
+    stream.take(piece([], 0, "length"))
+
+
+def come_back_to_others(stream: StreamHistory, rest: list[int]) -> None:
+    stream.begin_life()
+    stream.take(piece([stream.taken[0][0] + 1], 1))
+
+
 def end_twice(stream: StreamHistory, rest: list[int]) -> None:
     stream.finish("left")
     stream.finish("left")
@@ -270,7 +378,7 @@ def end_twice(stream: StreamHistory, rest: list[int]) -> None:
 @pytest.mark.parametrize(
     "go_wrong",
     [
-        *(lose_a_token, take_another, end_early),
+        *(lose_a_token, take_another, end_early, come_back_to_less, come_back_to_others),
         *(go_on_after_the_end, end_without_last_output, end_twice),
     ],
 )
