@@ -37,6 +37,7 @@ from .clients import open_events
 from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
+from .keepsakes import Keepsakes
 from .learning import Answers, answers_of, judge_null, learn_apart, run_scripts
 from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
 from .options import ChaosOptions
@@ -47,8 +48,9 @@ from .served_run import ServedRun, open_served_run
 # Faults between two quiet looks: one of each kind.
 SEGMENT_FAULTS = len(DECK)
 BYSTANDERS_HTTP, BYSTANDERS_SOCKETS = 2, 2
-# A quiet run is as it was within this: the last abort, the last close, the last report of load.
-QUIET_S = 20.0
+# A quiet run is as it was within this: the last abort, the last close, the last report of load; and
+# the end of streams that waited half a minute for clients who left when their frontend died.
+QUIET_S = 50.0
 SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
@@ -136,12 +138,18 @@ class Campaign:
     answers: Answers = attrs.field(factory=list)
     disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
     _baseline: QuietLook | None = attrs.field(default=None, init=False)
+    _keepsakes: Keepsakes = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        options = self.options
+        self._keepsakes = Keepsakes(self.served.port, options.keys()[-1], not options.unlike)
 
     async def run(self, plan: Sequence[Fault]) -> None:
         """All segments, then the end of the root. Raises `NotInTime`."""
         places, bound_s = self.options.places(), RECOVERY_S * self.options.patience
         await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=bound_s)
         await self._learn()
+        await self._keepsakes.make()
         spares = self.options.spares()
         await wait_until(lambda: self.served.has_spares(spares), "it has spares", seconds=bound_s)
         self._baseline = await self.served.quiet_look()
@@ -177,10 +185,17 @@ class Campaign:
                     self.report.outcomes.append(outcome)
                     bystanders.key = runner.key = keys[fault.number]
                     await run_fault(runner, fault, outcome, slow)
+                    await self._check_keepsakes(fault, outcome)
             bystanders.stopping = True
         self._judge([*bystanders.histories, *runner.histories], runner)
         for history in bystanders.histories:
             self.report.count_gap(history, runner.disturbances)
+
+    async def _check_keepsakes(self, fault: Fault, outcome: FaultOutcome) -> None:
+        """Of frontends that have died."""
+        if any(place.startswith("frontend") for place in (fault.place, *fault.also)):
+            outcome.violations += await self._keepsakes.check()
+            self.report.checks.update(["kept"])
 
     def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
         for history in histories:

@@ -48,6 +48,9 @@ class EventConnection(Protocol):
     async def create(self, body: Event) -> None:
         """Ask for a response. Raises `Lost`."""
 
+    async def resume(self, response_id: str, after: int) -> None:
+        """Ask for the events of a response behind this number. Raises `Lost`."""
+
     async def receive(self) -> Event:
         """The next event. Raises `Lost` when the connection has ended."""
 
@@ -111,6 +114,12 @@ class SseConnection:
         with _losses():
             await self._http.send("POST", PATH, {**body, "stream": True}, _headers(self.key))
 
+    async def resume(self, response_id: str, after: int) -> None:
+        """Ask for the events of a response behind this number."""
+        path = f"{PATH}/{response_id}?stream=true&starting_after={after}"
+        with _losses():
+            await self._http.send("GET", path, None, _headers(self.key))
+
     async def receive(self) -> Event:
         """The next event; a refusal is an event of type `error`."""
         while True:
@@ -166,6 +175,11 @@ class SocketConnection:
         """Ask for a response."""
         await self.send({"type": "response.create", **body})
 
+    async def resume(self, response_id: str, after: int, **fields: Any) -> None:
+        """Ask for the events of a response behind this number."""
+        named = {"response_id": response_id, "starting_after": after, **fields}
+        await self.send({"type": "response.resume", **named})
+
     async def send(self, event: Event) -> None:
         """Send any event. Raises `Lost`."""
         with _losses():
@@ -190,14 +204,16 @@ def _headers(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
-async def ask(port: int, method: str, path: str, key: str = "") -> tuple[int, Any]:
+async def ask(
+    port: int, method: str, path: str, key: str = "", body: Event | None = None
+) -> tuple[int, Any]:
     """One HTTP request on a connection of its own: status and decoded JSON (text if it is none).
 
     Raises `Lost`.
     """
     async with open_stream(port) as stream:
         with _losses():
-            answer = await HttpClient(stream).request(method, path, headers=_headers(key))
+            answer = await HttpClient(stream).request(method, path, body, headers=_headers(key))
     try:
         return answer.status, json.loads(answer.body)
     except ValueError:

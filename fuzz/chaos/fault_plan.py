@@ -24,6 +24,8 @@ LATE_TOKENS_MAX = 40
 STOPS_S = (0.01, 0.1, 0.5, 1.0, 2.0)
 # The others are watched: stopped for 0.5 s they are ended, which is a fault of its own (HANGS).
 WATCHED_STOPS_S = (0.01, 0.05, 0.1, 0.2, 0.3)
+# The successor of a frontend: while it is spawned, takes its streams over, serves.
+ADOPTIONS_S = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3)
 # A slow reader stays so long, over several of the faults that follow.
 SLOW_S = (1.0, 2.0, 4.0)
 # A successor dies so long after it was seen: while it is spawned, forks its worker, boots, serves.
@@ -75,6 +77,7 @@ class FaultKind(enum.StrEnum):
     STARVE_ENGINE = "starve engine"
     STARVE_FRONTEND = "starve frontend"
     STARVE_BOOT = "starve in boot"  # an engine is killed, and its successor gets no memory
+    KILL_ADOPTER = "kill frontend, successor"  # a frontend, then the one that adopts its streams
 
 
 # The root dies once, as the last act.
@@ -112,8 +115,8 @@ ON_WORKER = frozenset(
 )
 # What stands still must be ended by whoever watches it.
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
-# Two lives end: that of an engine, and its successor's.
-TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT})
+# Two lives end: that of an engine or a frontend, and its successor's.
+TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT, FaultKind.KILL_ADOPTER})
 ON_ROOT = frozenset({FaultKind.KILL_ROOT, FaultKind.STOP_ROOT, FaultKind.FREEZE_TREE})
 ON_FRONTEND = frozenset(
     {
@@ -121,6 +124,7 @@ ON_FRONTEND = frozenset(
         FaultKind.STOP_FRONTEND,
         FaultKind.HANG_FRONTEND,
         FaultKind.STARVE_FRONTEND,
+        FaultKind.KILL_ADOPTER,
     }
 )
 # It may live or die of it.
@@ -146,6 +150,7 @@ KILLS = frozenset(
         FaultKind.KILL_BOOT,
         FaultKind.CRASH_WORKER,
         FaultKind.KILL_FRONTEND,
+        FaultKind.KILL_ADOPTER,
     }
 )
 STOPS = frozenset(
@@ -260,6 +265,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         **dict.fromkeys(SLOW, slow_s),
         **dict.fromkeys(STARVES, STARVED_S[SLOW_S.index(slow_s)]),
         FaultKind.KILL_SUCCESSOR: boot_s,
+        FaultKind.KILL_ADOPTER: ADOPTIONS_S[BOOTS_S.index(boot_s)],
         FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,
     }
     other = (f"engine {(engine + 1) % engines}",) if engines > 1 else ()

@@ -34,7 +34,15 @@ from .fault_plan import (
     FaultKind,
 )
 from .history import TERMINAL, Ending, StreamHistory, Violation
-from .load import BULK, LAST_TOKENS, PROBES, STREAM_DEADLINE_S, read_history, start_history
+from .load import (
+    BULK,
+    LAST_TOKENS,
+    PROBES,
+    STREAM_DEADLINE_S,
+    read_history,
+    read_whole,
+    start_history,
+)
 from .report import FaultOutcome
 from .served_run import ServedRun, epochs_of
 
@@ -227,7 +235,8 @@ class FaultRunner:
         self, fault: Fault, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """A stream that goes on to its end; started when the fault's moment has come."""
-        history = self.begin(fault)
+        history, port = self.begin(fault), self.served.port
+        history.comes_back = True
         moment = trio.Event()
 
         def look() -> None:
@@ -235,17 +244,8 @@ class FaultRunner:
                 moment.set()
                 task_status.started()
 
-        try:
-            with trio.move_on_after(STREAM_DEADLINE_S):
-                async with open_events(
-                    fault.transport, self.served.port, key=self.key
-                ) as connection:
-                    await connection.create(PROBES[fault.script].body())
-                    look()
-                    await read_history(connection, history, look)
-        except Lost as lost:
-            history.lose(str(lost), trio.current_time())
-        history.give_up(trio.current_time())
+        body = PROBES[fault.script].body()
+        await read_whole(port, body, history, key=self.key, on_event=look)
         if not moment.is_set():
             task_status.started()
 

@@ -42,7 +42,11 @@ class Violation:
 
 @attrs.define(eq=False)
 class StreamHistory:
-    """One stream. `see` takes its events; `lose`, `leave` and `give_up` the ends without one."""
+    """One stream. `see` takes its events; `lose`, `leave` and `give_up` the ends without one.
+
+    That of a client that comes back (`comes_back`) goes on over other connections once it has
+    begun; so often it did (`returns`).
+    """
 
     name: str
     script: int
@@ -50,6 +54,8 @@ class StreamHistory:
     started_s: float
     # When its connection was opened, which may have carried others before it.
     connected_s: float = attrs.Factory(lambda self: self.started_s, takes_self=True)
+    comes_back: bool = attrs.field(default=False, kw_only=True)
+    returns: int = attrs.field(default=0, init=False)
     response_id: str = attrs.field(default="", init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
     logprobs: list[float] = attrs.field(factory=list, init=False)
@@ -63,7 +69,7 @@ class StreamHistory:
     gap_ended_s: float = attrs.field(default=0.0, init=False)
     violations: list[Violation] = attrs.field(factory=list, init=False)
     _pieces: list[str] = attrs.field(factory=list, init=False)
-    _last_number: int = attrs.field(default=-1, init=False)
+    last_number: int = attrs.field(default=-1, init=False)
     _last_s: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -99,9 +105,20 @@ class StreamHistory:
         elif kind in TERMINAL:
             self._see_end(event, now)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something to come back to, where the connection is lost."""
+        return self.comes_back and bool(self.response_id) and self.ending is None
+
     def lose(self, reason: str, now: float) -> None:
         """The connection ended."""
-        self._end(Ending.LOST, now, message=reason)
+        if not self.goes_on:
+            self._end(Ending.LOST, now, message=reason)
+
+    def come_back(self, now: float) -> None:
+        """Its client asks for what follows, on another connection."""
+        self.returns += 1
+        self.connected_s = now
 
     def leave(self, now: float) -> None:
         """We ended it ourselves."""
@@ -119,9 +136,9 @@ class StreamHistory:
         number = event.get("sequence_number")
         if number is None:
             return  # an error event that belongs to no response
-        if number <= self._last_number:
-            self._violate("I1", f"event number {number} came after {self._last_number}")
-        self._last_number = number
+        if number <= self.last_number:
+            self._violate("I1", f"event number {number} came after {self.last_number}")
+        self.last_number = number
 
     def _see_delta(self, event: Mapping[str, Any]) -> None:
         first, tokens = event["token_index"], event["token_ids"]

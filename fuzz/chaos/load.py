@@ -3,11 +3,12 @@
 A script is a request with one right answer, learnt once from an undisturbed run; with the null
 executor it is also recomputed here, since there a token is a pure function of seed, position and
 the token before. Bystanders ask for one script after another and record a history of each stream;
-one that is refused or loses its connection waits a little and goes on, as a good client would.
+one that is refused, or loses its connection before its first event, waits a little and goes on, as
+a good client would. What had begun is read on by number, on another connection.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -85,17 +86,26 @@ def check_null_tokens(script: Script, token_ids: Sequence[int], vocab_size: int)
     return []
 
 
-# Nothing that a stream may have to wait for lasts so long: stops are 2 s, restarts some seconds
-# on two busy cores.
-STREAM_DEADLINE_S = 40.0
+# Nothing that a stream may have to wait for lasts so long: stops are 2 s, a frontend's successor and
+# its successor some ten seconds each on two busy cores.
+STREAM_DEADLINE_S = 90.0
 # A client that lost its server waits so long before it comes again.
 BACKOFF_S = 0.2
+# And who comes back to a stream that had begun.
+RETURN_S = 0.05
+# Its frontend has no successor yet.
+NOT_YET = "response_unreachable"
 LANES = ("a", "b", "c")
 
 
 def start_history(name: str, script: Script, transport: Transport) -> StreamHistory:
     """An empty record of a stream that begins now."""
     return StreamHistory(name, SCRIPTS.index(script), transport, trio.current_time())
+
+
+def is_not_yet(event: Mapping[str, Any]) -> bool:
+    """Whether what was asked for is to be asked for again."""
+    return bool(event["type"] == "error" and event["error"]["code"] == NOT_YET)
 
 
 async def read_history(
@@ -106,25 +116,51 @@ async def read_history(
     """Read a stream, alone on its connection, to its end, whatever that is."""
     try:
         while history.ending is None:
-            history.see(await connection.receive(), trio.current_time())
+            event = await connection.receive()
+            if history.goes_on and is_not_yet(event):
+                raise Lost(NOT_YET)
+            history.see(event, trio.current_time())
             on_event()
     except Lost as lost:
         history.lose(str(lost), trio.current_time())
 
 
+async def read_whole(
+    port: int,
+    body: dict[str, Any],
+    history: StreamHistory,
+    *,
+    key: str,
+    on_event: Callable[[], None] = lambda: None,
+) -> None:
+    """Ask on a connection of its own, and read to the end; come back by number where that is lost.
+
+    Given up after `STREAM_DEADLINE_S`.
+    """
+    with trio.move_on_after(STREAM_DEADLINE_S):
+        while history.ending is None:
+            try:
+                async with open_events(history.transport, port, key=key) as connection:
+                    if history.response_id:
+                        history.come_back(trio.current_time())
+                        await connection.resume(history.response_id, history.last_number)
+                    else:
+                        await connection.create(body)
+                        on_event()
+                    await read_history(connection, history, on_event)
+            except Lost as lost:
+                history.lose(str(lost), trio.current_time())
+            await trio.sleep(RETURN_S if history.ending is None else 0)
+    history.give_up(trio.current_time())
+
+
 async def run_script(
     port: int, script: Script, name: str, transport: Transport, *, key: str
 ) -> StreamHistory:
-    """One stream on a connection of its own, from its request to its end."""
+    """One stream, from its request to its end, by a client that comes back."""
     history = start_history(name, script, transport)
-    with trio.move_on_after(STREAM_DEADLINE_S):
-        try:
-            async with open_events(transport, port, key=key) as connection:
-                await connection.create(script.body())
-                await read_history(connection, history)
-        except Lost as lost:
-            history.lose(str(lost), trio.current_time())
-    history.give_up(trio.current_time())
+    history.comes_back = True
+    await read_whole(port, script.body(), history, key=key)
     return history
 
 
@@ -161,19 +197,22 @@ class Bystanders:
                 await trio.sleep(BACKOFF_S)
 
     async def _run_socket(self) -> None:
-        while not self.stopping:
+        lanes = _Lanes(self)
+        while lanes.running or not self.stopping:
+            lanes.key = lanes.key if lanes.running else self.key
             try:
-                async with open_events(Transport.SOCKET, self.port, key=self.key) as connection:
+                async with open_events(Transport.SOCKET, self.port, key=lanes.key) as connection:
                     assert isinstance(connection, SocketConnection)
-                    await _Lanes(self, connection).run()
-            except Lost:
+                    await lanes.run(connection)
+            except Lost as lost:
+                lanes.lose(str(lost))
                 await trio.sleep(BACKOFF_S)
 
     def begin(self, lane: str, connected_s: float) -> tuple[Script, StreamHistory]:
         """A next stream on a lane of a socket that was opened at `connected_s`."""
         script = self.chance.choice(BYSTANDERS)
         history = start_history(f"{self._name()} lane {lane}", script, Transport.SOCKET)
-        history.connected_s = connected_s
+        history.connected_s, history.comes_back = connected_s, True
         self.histories.append(history)
         return script, history
 
@@ -184,48 +223,70 @@ class Bystanders:
 
 @attrs.define(eq=False)
 class _Lanes:
-    """The lanes of one socket: each begins anew when its stream has ended.
+    """The lanes of one client, over one socket after another: each begins anew when its stream has
+    ended, and goes on where its socket was lost.
 
     A socket has one key for life: when there is another, its lanes end one by one.
     """
 
     bystanders: Bystanders
-    connection: SocketConnection
-    _connected_s: float = attrs.field(factory=trio.current_time, init=False)
-    _running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
+    key: str = attrs.field(default="", init=False)
+    running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
+    _connected_s: float = attrs.field(default=0.0, init=False)
 
-    async def run(self) -> None:
-        """Until all have ended; a lane that hangs is given up."""
-        try:
-            for lane in LANES:
-                await self._begin(lane)
-            while self._running:
-                oldest_s = min(history.started_s for history in self._running.values())
-                with trio.move_on_at(oldest_s + STREAM_DEADLINE_S) as scope:
-                    await self._take(await self.connection.receive())
-                if scope.cancelled_caught:
-                    return
-        except Lost as lost:
-            for history in self._running.values():
-                history.lose(str(lost), trio.current_time())
-            raise
-        finally:
-            for history in self._running.values():
-                history.give_up(trio.current_time())
+    async def run(self, connection: SocketConnection) -> None:
+        """Until all have ended; a lane that hangs is given up with the others. Raises `Lost`."""
+        self._connected_s = trio.current_time()
+        for lane in LANES:
+            if lane in self.running:
+                await self._resume(lane, connection)
+            else:
+                await self._begin(lane, connection)
+        while self.running:
+            oldest_s = min(history.started_s for history in self.running.values())
+            with trio.move_on_at(oldest_s + STREAM_DEADLINE_S) as scope:
+                await self._take(await connection.receive(), connection)
+            if scope.cancelled_caught:
+                self._give_up(trio.current_time())
 
-    async def _begin(self, lane: str) -> None:
-        script, self._running[lane] = self.bystanders.begin(lane, self._connected_s)
-        await self.connection.create(script.body(stream_id=lane))
+    def lose(self, reason: str) -> None:
+        """The socket is gone; what had begun goes on with the next one, unless that hangs."""
+        now = trio.current_time()
+        for lane, history in list(self.running.items()):
+            history.lose(reason, now)
+            if now - history.started_s > STREAM_DEADLINE_S:
+                history.give_up(now)
+            if history.ending is not None:
+                del self.running[lane]
 
-    async def _take(self, event: dict[str, object]) -> None:
+    def _give_up(self, now: float) -> None:
+        for history in self.running.values():
+            history.give_up(now)
+        self.running.clear()
+
+    async def _begin(self, lane: str, connection: SocketConnection) -> None:
+        if self.bystanders.stopping or self.bystanders.key != connection.key:
+            return
+        script, self.running[lane] = self.bystanders.begin(lane, self._connected_s)
+        await connection.create(script.body(stream_id=lane))
+
+    async def _resume(self, lane: str, connection: SocketConnection) -> None:
+        history = self.running[lane]
+        history.come_back(self._connected_s)
+        await connection.resume(history.response_id, history.last_number, stream_id=lane)
+
+    async def _take(self, event: dict[str, object], connection: SocketConnection) -> None:
         lane = event.get("stream_id")
         assert isinstance(lane, str)
-        history = self._running[lane]
+        history = self.running[lane]
+        if history.goes_on and is_not_yet(event):
+            await trio.sleep(RETURN_S)
+            await self._resume(lane, connection)
+            return
         history.see(event, trio.current_time())
         if history.ending is None:
             return
-        del self._running[lane]
+        del self.running[lane]
         if history.code:
             await trio.sleep(BACKOFF_S)
-        if not self.bystanders.stopping and self.bystanders.key == self.connection.key:
-            await self._begin(lane)
+        await self._begin(lane, connection)

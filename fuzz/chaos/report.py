@@ -52,6 +52,9 @@ class Report:
     # {invariant: how often it was checked}
     checks: Counter[str] = attrs.field(factory=Counter)
     tokens: int = 0
+    # Streams whose clients came back to them on other connections, and how often they did.
+    resumed: int = 0
+    returns: int = 0
     # Of each bystander that went on to its end, the longest silence: while a fault was on, and not.
     gaps_at_faults_s: list[float] = attrs.field(factory=list)
     gaps_in_calm_s: list[float] = attrs.field(factory=list)
@@ -62,6 +65,8 @@ class Report:
         ending = history.ending or Ending.HANGING
         self.endings[ending] += 1
         self.tokens += len(history.token_ids)
+        self.resumed += history.returns > 0
+        self.returns += history.returns
         if kind is not None:
             self.touched.setdefault(kind, Counter())[history.code or str(ending)] += 1
 
@@ -100,6 +105,8 @@ class Report:
             "seconds": round(self.seconds, 1),
             "tokens_checked": self.tokens,
             "streams": dict(self.endings),
+            "resumed": self.resumed,
+            "returns": self.returns,
             "checks": dict(sorted(self.checks.items())),
             "gaps_at_faults": gaps_as_json(self.gaps_at_faults_s),
             "gaps_in_calm": gaps_as_json(self.gaps_in_calm_s),
@@ -161,6 +168,7 @@ class Report:
         again = f"{self._made_again()} were made again, as others got in their way"
         lines = [
             f"streams: {streams}; {self.tokens} tokens compared",
+            f"resumed: {self.resumed} streams, whose clients came back {self.returns} times",
             f"checks: {checks}",
             *_gap_sentences("while a fault was on", self.gaps_at_faults_s),
             *_gap_sentences("in calm", self.gaps_in_calm_s),

@@ -137,6 +137,23 @@ def test_the_first_end_is_the_end() -> None:
     assert (history.ending, history.message, history.ended_s) == (Ending.LOST, "reset", 11.0)
 
 
+def test_who_comes_back_loses_no_stream_that_has_begun() -> None:
+    history = history_of(created(), *DELTAS[:2])
+    history.comes_back = True
+    history.lose("reset", 11.0)
+    assert history.goes_on
+    history.come_back(12.0)
+    for event in (*DELTAS[2:], finished()):
+        history.see(event, 12.1)
+    assert (history.ending, history.returns, history.violations) == (Ending.FINISHED, 1, [])
+    history.lose("reset", 13.0)
+    assert history.ending is Ending.FINISHED
+    early = history_of()
+    early.comes_back = True
+    early.lose("reset", 11.0)
+    assert early.ending is Ending.LOST
+
+
 def test_the_longest_pause_is_known() -> None:
     history = history_of(created(), delta(0))
     history.see(delta(1), 17.0)
