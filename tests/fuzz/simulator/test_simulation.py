@@ -40,7 +40,8 @@ REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tok
 SEEDS = 12
 KILLED = int(signal.SIGKILL)
 ENDS = ("finished", "left", "died", "refused")
-# Bugs of journals and adoption, and in so many seeds, from the first on, each is to be found.
+# Bugs of journals and adoption, and in so many seeds, from the first on, each is to be found; what
+# takes more than a hundred is left to `simulate --bugs`.
 JOURNAL_BUGS_FOUND_WITHIN = {
     "tokens are offered before they are written down": 10,
     "an end is written down after its token": 30,
@@ -149,7 +150,7 @@ def test_a_bug_of_journals_or_adoption_is_found(name: str, seeds: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if each[1] > 30]
+    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if 30 < each[1] <= 100]
 )
 def test_a_bug_of_journals_or_adoption_is_found_at_last(name: str, seeds: int) -> None:
     run_canary(attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=seeds), name, seed=0)

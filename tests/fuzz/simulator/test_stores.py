@@ -3,7 +3,9 @@
 import attrs
 import pytest
 
-from triolet.fuzz.simulator.stores import Stores
+from triolet.fuzz.doubles.journal_memory import Freed, NotedMemory, Published, Store, Stored
+from triolet.fuzz.simulator.stores import Stores, WatchedJournal
+from triolet.runtime.journal.records import REBUILDING_AT
 
 
 @attrs.define
@@ -57,3 +59,34 @@ def test_the_dead_may_read_and_write_as_before() -> None:
     writer.memory[2:6] = b"abcd"
     assert writer.memory[2:6] == bytes(4)
     assert len(writer.memory) >= 8
+
+
+ALL: list[Store] = [Stored(4096, b"abcd"), Published(REBUILDING_AT, 7), Freed(4096, 8192)]
+
+
+def journal_that_dies(after: int, *, is_torn: bool) -> list[Store]:
+    """What of these stores of a journal was made; the stream that is rebuilt is heard of."""
+    memory, stores, rebuilt = NotedMemory(bytearray(8192)), Stores(), list[int]()
+    watched = WatchedJournal(memory, rebuilt.append)
+    stores.add(watched)
+    stores.plan_death(after, stores.end, is_torn=is_torn)
+    for store in ALL:
+        store.apply_to(watched)
+    assert rebuilt == [7]
+    return memory.stores
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_journal_is_left_as_it_was_at_a_death(after: int) -> None:
+    assert journal_that_dies(after, is_torn=False) == ALL[:after]
+
+
+def test_a_journal_may_be_torn_at_a_death() -> None:
+    *_, stored = journal_that_dies(0, is_torn=True)
+    assert isinstance(stored, Stored)
+    assert stored != ALL[0]
+    assert journal_that_dies(1, is_torn=True) == ALL[:1]  # one word is stored or not
+    *before, freed = journal_that_dies(2, is_torn=True)
+    assert before == ALL[:2]
+    assert isinstance(freed, Freed)
+    assert freed.end - freed.begin == 2048
