@@ -86,8 +86,8 @@ def check_null_tokens(script: Script, token_ids: Sequence[int], vocab_size: int)
     return []
 
 
-# Nothing that a stream may have to wait for lasts so long: stops are 2 s, a frontend's successor and
-# its successor some ten seconds each on two busy cores.
+# Nothing that a stream may have to wait for lasts so long: stops are 2 s, two successors of a
+# frontend, one after the other, some ten seconds each on two busy cores.
 STREAM_DEADLINE_S = 90.0
 # A client that lost its server waits so long before it comes again.
 BACKOFF_S = 0.2
