@@ -23,6 +23,7 @@ from ...runtime.journal.records import (
     Deletion,
     EngineLife,
     JournalUnreadable,
+    NamedValue,
     Placement,
     RecordKind,
     StreamEnd,
@@ -32,7 +33,7 @@ from ...runtime.journal.records import (
 from ...transports.links.channel import Peer
 from ..drawing import mutate
 from .journal_memory import NotedMemory, left_by
-from .journal_notes import LOGPROBS, ChoiceNote, StreamNote, draw_payload, notes_of
+from .journal_notes import LOGPROBS, ChoiceNote, StreamNote, ValueNote, draw_payload, notes_of
 from .journal_world import LIMITS, JournalWorld
 
 STREAMS_MAX = 4
@@ -67,7 +68,7 @@ def admit(world: JournalWorld, which: int, chance: Random) -> None:
     ]
     body = chance.randbytes(chance.choice([0, 50, 700]))
     record = AdmissionRecord.of(name, requests, body=body)
-    if len(world.notes) == STREAMS_MAX:
+    if sum(isinstance(note, StreamNote) for note in world.notes.values()) == STREAMS_MAX:
         return
     base = world.writer.end
     try:
@@ -80,6 +81,16 @@ def admit(world: JournalWorld, which: int, chance: Random) -> None:
         return
     choices = [ChoiceNote(each) for each in record.choices()]
     world.notes[name] = StreamNote(record, choices, base, world.writer.end - base)
+    world.note()
+
+
+def keep(world: JournalWorld, which: int, chance: Random) -> None:
+    """A value, perhaps in the place of another."""
+    record = NamedValue(f"v{which % 3}", chance.randbytes(chance.choice([0, 30, 300])))
+    base = world.writer.end
+    world.writer.append(record)
+    world.notes[record.name] = ValueNote(record, base, world.writer.end - base)
+    world.reached["value"] += 1
     world.note()
 
 
@@ -120,8 +131,9 @@ def finish(world: JournalWorld, which: int, chance: Random) -> None:
     name = world.name(which)
     if name:
         said = chance.randbytes(chance.choice([0, 30]))
-        if world.notes[name].said is None:
-            world.notes[name].end(said)
+        note = world.notes[name]
+        if isinstance(note, StreamNote) and note.said is None:
+            note.end(said)
         world.append(StreamEnd(name, said))
 
 
@@ -322,7 +334,7 @@ def forge(world: JournalWorld, which: int, chance: Random) -> None:
 ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
     for act in (
-        *(admit, place, credit, end, finish, delete, rebuild, say, speak),
+        *(admit, keep, place, credit, end, finish, delete, rebuild, say, speak),
         *(drain, late, crash, spoil, expose, forge),
     )
 }

@@ -20,6 +20,7 @@ from ...runtime.journal.records import (
     Deletion,
     EngineEnd,
     EngineLife,
+    NamedValue,
     Placement,
     RebuildDeath,
     RecordKind,
@@ -140,6 +141,31 @@ class StreamNote:
             choice.peer = None
 
 
+@attrs.define(eq=False)
+class ValueNote:
+    """One value beside the streams, which has no choices, as it should be read."""
+
+    record: NamedValue
+    base: int
+    base_bytes: int
+    choices: tuple[ChoiceNote, ...] = ()
+    deaths: Set[int] = frozenset()
+
+    def seen(self) -> Seen:
+        """As it is compared."""
+        return (self.record.value,)
+
+    def snapshot(self) -> NamedValue:
+        """As its owner would write it."""
+        return self.record
+
+
+def truth_of(streams: JournalStreams) -> Truth:
+    """What was read, as it is compared."""
+    seen = {name: seen_of(stream) for name, stream in streams.streams.items()}
+    return seen | {name: (each.record.value,) for name, each in streams.values.items()}
+
+
 def seen_of(stream: JournalStream) -> Seen:
     """What was read, as it is compared."""
     return (stream.said, stream.rebuild_deaths, *map(_seen_of_choice, stream.choices))
@@ -156,9 +182,15 @@ def _seen_of_choice(choice: JournalChoice) -> Seen:
     )
 
 
-def notes_of(streams: JournalStreams, deaths: Mapping[str, Set[int]]) -> dict[str, StreamNote]:
+def notes_of(
+    streams: JournalStreams, deaths: Mapping[str, Set[int]]
+) -> dict[str, StreamNote | ValueNote]:
     """Of a life whose last records were lost: what was read, and judged before."""
-    return {
+    values = {
+        name: ValueNote(each.record, each.base, each.base_bytes)
+        for name, each in streams.values.items()
+    }
+    return values | {
         name: StreamNote(
             admission=stream.admission,
             choices=list(map(_note_of, stream.choices)),
@@ -201,5 +233,13 @@ def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
             snapshot = Snapshot(admission=admission, choices=choices, said=b"")
             return RecordKind.OWN, encode_own(snapshot)
         case _:
-            others = (Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, RebuildDeath)
+            others = (
+                Placement,
+                ClientCredit,
+                ChoiceEnd,
+                StreamEnd,
+                Deletion,
+                RebuildDeath,
+                NamedValue,
+            )
             return RecordKind.OWN, encode_own(draw_message(chance, chance.choice(others)))

@@ -26,7 +26,8 @@ from .journal_notes import (
     ChoiceNote,
     StreamNote,
     Truth,
-    seen_of,
+    ValueNote,
+    truth_of,
 )
 
 SEGMENT_BYTES = 256
@@ -51,7 +52,7 @@ class JournalWorld:
     parts: Parts
     memory: NotedMemory = attrs.field(factory=lambda: NotedMemory.fresh(SEGMENT_BYTES))
     writer: JournalWriter = attrs.field(init=False)
-    notes: dict[str, StreamNote] = attrs.field(factory=dict)
+    notes: dict[str, StreamNote | ValueNote] = attrs.field(factory=dict)
     # {(term, number): what is true then}, and which of them a fill count means.
     history: dict[tuple[int, int], Truth] = attrs.field(factory=dict)
     ends: dict[int, tuple[int, int]] = attrs.field(factory=dict)
@@ -99,7 +100,7 @@ class JournalWorld:
 
     def found(self, contents: JournalContents) -> Truth:
         """What was read, as it is compared."""
-        return {name: seen_of(stream) for name, stream in contents.streams.streams.items()}
+        return truth_of(contents.streams)
 
     # ---- writing
 
@@ -112,9 +113,9 @@ class JournalWorld:
         self.before, self.memory.stores = bytes(self.memory.data), []
         self.writer = self.parts.writer.resume(self.memory, contents, self.term, LIMITS)
         self.ends[contents.end] = (contents.term, contents.number)
-        is_news = note is not None and life not in note.deaths
+        is_news = isinstance(note, StreamNote) and life not in note.deaths
         assert self.writer.number == contents.number + is_news
-        if note is not None and is_news:
+        if isinstance(note, StreamNote) and is_news:
             note.deaths.add(life)
             self.reached["rebuild death"] += 1
             self._note_only()
@@ -174,8 +175,12 @@ class JournalWorld:
 
     def live(self) -> list[ChoiceNote]:
         """Choices that are not over."""
-        streams = [note for note in self.notes.values() if note.said is None]
-        choices = [choice for note in streams for choice in note.choices]
+        choices = [
+            choice
+            for note in self.notes.values()
+            if isinstance(note, StreamNote) and note.said is None
+            for choice in note.choices
+        ]
         return [choice for choice in choices if choice.finish is None and choice.end is None]
 
     def choice(self, which: int) -> ChoiceNote | None:
@@ -184,6 +189,6 @@ class JournalWorld:
         return live[which % len(live)] if live else None
 
     def name(self, which: int) -> str:
-        """A stream's, if there is any."""
+        """A stream's, or a value's, if there is any."""
         names = list(self.notes)
         return names[which % len(names)] if names else ""

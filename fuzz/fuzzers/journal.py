@@ -29,6 +29,7 @@ from ..fuzzer import Fuzzer
 
 DRAWN = (
     *("admit", "admit", "place", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
+    *("keep", "keep"),
     *(
         "late",
         "end",

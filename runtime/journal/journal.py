@@ -29,6 +29,7 @@ from .records import (
     ChoiceEnd,
     ClientCredit,
     Deletion,
+    NamedValue,
     OwnRecord,
     Placement,
     StreamEnd,
@@ -63,8 +64,12 @@ class Journal:
     """The streams of one frontend; of one that it does not have, what happens is ignored."""
 
     writer: JournalWriter
+    # Whether it was read to its end.
+    is_whole: bool = True
     _streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
     _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
+    # What the API keeps beside them.
+    _values: dict[str, NamedValue] = attrs.field(factory=dict, init=False)
     # Streams that run: those whose every step is written down, and those of which nothing is yet.
     _open: set[str] = attrs.field(factory=set, init=False)
     _later: set[str] = attrs.field(factory=set, init=False)
@@ -73,11 +78,12 @@ class Journal:
     @classmethod
     def resume(cls, writer: JournalWriter, contents: JournalContents) -> "Journal":
         """With the streams that a life before has left."""
-        journal = cls(writer)
+        journal = cls(writer, not contents.fault)
         for name, stream in contents.streams.streams.items():
             journal._keep(stream)
             if stream.said is None:
                 journal._open.add(name)
+        journal._values = {name: each.record for name, each in contents.streams.values.items()}
         return journal
 
     # ---- a stream
@@ -145,6 +151,24 @@ class Journal:
             self._drop(stream)
             if is_written:
                 self._append(Deletion(name))
+
+    # ---- what the API keeps beside streams
+
+    def values(self) -> dict[str, bytes]:
+        """All by name, the oldest first."""
+        return {name: record.value for name, record in self._values.items()}
+
+    def keep_value(self, name: str, value: bytes) -> None:
+        """A successor finds it; its owner bounds how many there are. No stream has this name."""
+        record = NamedValue(name, value)
+        self._values.pop(name, None)
+        self._values[name] = record
+        self._append(record)
+
+    def forget_value(self, name: str) -> None:
+        """It is wanted no more."""
+        if self._values.pop(name, None) is not None:
+            self._append(Deletion(name))
 
     # ---- a choice
 
@@ -236,13 +260,15 @@ class Journal:
     def _clean(self) -> None:
         """Write snapshots of the streams that pin the oldest records."""
         for name in self.writer.due():
-            self.writer.append(self._streams[name].snapshot())
+            stream = self._streams.get(name)
+            self.writer.append(self._values[name] if stream is None else stream.snapshot())
 
     def _give_up(self, error: OSError) -> None:
         logger.error("the journal is given up: a successor of this frontend finds none: %s", error)
         self._is_given_up = True
         self._streams.clear()
         self._choices.clear()
+        self._values.clear()
         self._open.clear()
         self._later.clear()
         self.writer.abandon()

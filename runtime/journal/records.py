@@ -287,6 +287,14 @@ class Snapshot:
             raise ValueError("as many choices as requests")
 
 
+@attrs.frozen
+class NamedValue:
+    """What the API keeps beside streams; a later one of this name takes its place."""
+
+    name: str
+    value: bytes
+
+
 OwnRecord = (
     AdmissionRecord
     | Placement
@@ -296,11 +304,13 @@ OwnRecord = (
     | Deletion
     | Snapshot
     | RebuildDeath
+    | NamedValue
 )
 # A record's class goes by its place here: a new one is appended.
 _OWN: Final = Codec(
     *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, Snapshot),
     RebuildDeath,
+    NamedValue,
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)

@@ -24,6 +24,7 @@ from .records import (
     Deletion,
     EngineEnd,
     EngineLife,
+    NamedValue,
     Placement,
     RebuildDeath,
     Snapshot,
@@ -163,11 +164,21 @@ class JournalStream:
         )
 
 
+@attrs.frozen(eq=False)
+class JournalValue:
+    """A value that its API keeps, and where its record lies."""
+
+    record: NamedValue
+    base: int
+    base_bytes: int
+
+
 @attrs.define(eq=False)
 class JournalStreams:
-    """All streams of a journal, by name, in the order of their bases."""
+    """All streams of a journal, and its values, by name, each in the order of their bases."""
 
     streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
+    values: dict[str, JournalValue] = attrs.field(factory=dict, init=False)
     # Records, or parts of messages, that did not count.
     passed_over: Counter[str] = attrs.field(factory=Counter, init=False)
     # The same choices by request id, and those that an engine has by that and attempt.
@@ -204,6 +215,11 @@ class JournalStreams:
                 self.streams[name].rebuild_deaths += 1
             case Deletion(name=name) if name in self.streams:
                 self._delete(name)
+            case NamedValue(name=name) if name not in self.streams:
+                self.values.pop(name, None)
+                self.values[name] = JournalValue(record, base, base_bytes)
+            case Deletion(name=name) if name in self.values:
+                del self.values[name]
             case _:
                 self.passed_over[type(record).__name__] += 1
 
@@ -236,6 +252,8 @@ class JournalStreams:
         """The indexes agree with the streams, which are in the order of their bases."""
         bases = [stream.base for stream in self.streams.values()]
         assert bases == sorted(set(bases))
+        others = [value.base for value in self.values.values()]
+        assert others == sorted(set(others) - set(bases))
         choices = [choice for stream in self.streams.values() for choice in stream.choices]
         assert {id(choice) for choice in choices} == set(map(id, self._choices.values()))
         placed = {
@@ -268,7 +286,8 @@ class JournalStreams:
 
     def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
         known = self._choices.keys() & ids
-        return record.name not in self.streams and len(set(ids)) == len(ids) and not known
+        is_named = record.name in self.streams or record.name in self.values
+        return not is_named and len(set(ids)) == len(ids) and not known
 
     def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
         """It takes the place of all that came before, whether that is still there or not."""

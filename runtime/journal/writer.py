@@ -3,10 +3,11 @@
     begin                 oldest base ... latest base                    end (published: fill)
       | freed at next turn    | records, some of streams that ended        |
 
-A stream's *base* is its admission or its latest snapshot: whatever precedes the oldest base is
-freed, whole segments of it. When the journal is longer than `clean_above_bytes` its owner writes
-snapshots of the streams with the oldest bases (`due`), half a byte at most for each byte by which
-the journal grows, so that it stays within about twice of what its streams need.
+A stream's *base* is its admission or its latest snapshot, a named value's its latest record:
+whatever precedes the oldest base is freed, whole segments of it. When the journal is longer than
+`clean_above_bytes` its owner writes snapshots of the streams with the oldest bases (`due`), half a
+byte at most for each byte by which the journal grows, so that it stays within about twice of what
+its streams need.
 
 The order of stores is what makes it survive a SIGKILL between any two of them, or within one: a
 record, then the fill count; the fill count behind a snapshot, then `begin`; `begin`, then the
@@ -32,6 +33,7 @@ from .records import (
     REBUILDING_TERM_SHIFT,
     AdmissionRecord,
     Deletion,
+    NamedValue,
     OwnRecord,
     RebuildDeath,
     RecordKind,
@@ -40,6 +42,7 @@ from .records import (
     rebuilding_word,
     seal,
 )
+from .streams import JournalStreams
 
 # The journal grows by so much between two turns of cleaning, of which each writes as much as half
 # of that: some 0.1 ms of work at a time.
@@ -134,8 +137,7 @@ class JournalWriter:
             end=contents.end,
             begin=header.begin,
         )
-        for name, stream in contents.streams.streams.items():
-            writer._bases[name] = _Base(stream.base, stream.base_bytes)
+        writer._bases.update(_bases_of(contents.streams))
         if header.fill != contents.end:
             memory.publish(FILL_AT, contents.end)
         memory.free(header.segment_bytes, writer._floor(header.begin))
@@ -175,7 +177,7 @@ class JournalWriter:
             case AdmissionRecord(name=name):
                 self._bases[name] = _Base(begin, self.end - begin)
                 self._free()
-            case Snapshot(admission=AdmissionRecord(name=name)):
+            case Snapshot(admission=AdmissionRecord(name=name)) | NamedValue(name=name):
                 self._bases[name] = _Base(begin, self.end - begin)
                 self._bases.move_to_end(name)
                 self._free()
@@ -198,7 +200,7 @@ class JournalWriter:
         return self.end >= self._turn_at
 
     def due(self) -> list[str]:
-        """Names of streams whose snapshots are to be appended now.
+        """Names of streams whose snapshots, and of values that, are to be appended now.
 
         To be asked after each append, one that was refused with `Overloaded` included. Empty as
         long as the journal is short, or has hardly grown since the last time in this life.
@@ -276,6 +278,15 @@ class JournalWriter:
         self.memory.publish(BEGIN_AT, begin)
         self.begin = begin
         self.memory.free(freed, self._floor(begin))
+
+
+def _bases_of(streams: JournalStreams) -> list[tuple[str, _Base]]:
+    """Of all that was found, the oldest first."""
+    found = [
+        *((name, _Base(each.base, each.base_bytes)) for name, each in streams.streams.items()),
+        *((name, _Base(each.base, each.base_bytes)) for name, each in streams.values.items()),
+    ]
+    return sorted(found, key=lambda pair: pair[1].position)
 
 
 def _worst_bytes(request: AddRequest, prompt_tokens: int) -> int:

@@ -16,10 +16,11 @@ from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
 from triolet.runtime.journal.journal import AdmissionNote, Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.reader import read_journal
+from triolet.runtime.journal.records import Deletion, NamedValue
 from triolet.runtime.journal.streams import JournalChoice
 from triolet.runtime.journal.writer import JournalLimits, JournalWriter
 
-from .making import ENGINE, SEGMENT_BYTES, frame, output, placement, request, rows
+from .making import ENGINE, SEGMENT_BYTES, admission, frame, output, placement, request, rows
 
 # Snapshots are due all the time.
 SHORT = JournalLimits(clean_above_bytes=1024, turn_bytes=256)
@@ -243,3 +244,39 @@ def test_a_reader_finds_what_the_frontend_knows(acts: list[tuple[int, int]]) -> 
     for what, seed in acts:
         life.act(what, Random(seed))
         life.check()
+
+
+@pytest.mark.parametrize("limits", [None, SHORT], ids=["long", "short"])
+def test_a_value_of_the_api_is_found_until_it_is_forgotten(limits: JournalLimits | None) -> None:
+    memory, journal = fresh(limits)
+    wanted: dict[str, bytes] = {}
+    for number in range(40):
+        name = f"v{number % 7}"
+        wanted.pop(name, None)
+        wanted[name] = bytes([number]) * 60
+        journal.keep_value(name, wanted[name])
+        admit(journal, f"s{number}")
+        journal.forget(f"s{number}")
+    journal.forget_value("v3")
+    journal.forget_value("unknown")
+    del wanted["v3"]
+    assert journal.values() == wanted
+    assert open_noted(memory, term=2).values() == wanted
+    journal.writer.check_invariants()
+    if limits is not None:
+        assert journal.writer.used_bytes < 4 * limits.clean_above_bytes
+
+
+def test_values_and_streams_have_names_of_their_own() -> None:
+    streams = read_journal(fresh()[0]).streams
+    streams.handle_own(admission("a"), 256, 100)
+    streams.handle_own(NamedValue("a", b"x"), 400, 100)
+    streams.handle_own(NamedValue("b", b"x"), 500, 100)
+    streams.handle_own(admission("b"), 600, 100)
+    streams.handle_own(NamedValue("b", b"y"), 700, 100)
+    assert (list(streams.streams), list(streams.values)) == (["a"], ["b"])
+    assert streams.values["b"].record.value == b"y"
+    assert streams.passed_over.total() == 2
+    streams.check_invariants()
+    streams.handle_own(Deletion("b"), 800, 100)
+    assert not streams.values
