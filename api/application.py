@@ -22,6 +22,7 @@ from .http.connection import HttpConnection
 from .metrics import Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses, RootCalls
+from .responses.keyed import KeyedRequests
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .settings import LOCAL, InputBudget, ServeSettings
@@ -52,6 +53,7 @@ class Application:
     inputs: InputBudget = attrs.field(init=False)
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
+    keyed: KeyedRequests = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     # The counters of all frontends of this server, with ours.
     totals: Totals = attrs.field(init=False)
@@ -81,7 +83,9 @@ class Application:
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
         self.ids = IdSource(self.foreign.rank)
-        self.store = ResponseStore(settings.limits, self._note_change, self.journal)
+        epoch = self.foreign.epoch
+        self.store = ResponseStore(settings.limits, self._note_change, self.journal, epoch)
+        self.keyed = KeyedRequests(self.foreign, self.store)
         self.responses = ResponseService(
             self.generator,
             settings,

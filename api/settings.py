@@ -89,6 +89,11 @@ class ServerLimits:
     ended_responses_max: int = 4096
     ended_bytes_max: int = 64 * 2**20
     ended_s: float = 3600.0
+    # Idempotency keys whose home a frontend is, each with some hundred bytes: four a second for an
+    # hour. Beyond it, or when it is so old, the oldest is forgotten, and its key is new. An answer
+    # is kept as ended responses are; a day is Stripe's figure.
+    keys_max: int = 16384
+    key_age_s: float = 24 * 3600.0
     # Tokens of a stream may wait so long for more, unless its request says how long
     # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is sent when it comes.
     merge_ms: int = 0

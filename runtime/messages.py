@@ -164,6 +164,8 @@ class ForeignVerb(enum.StrEnum):
     INPUT = "input"  # the conversation that it was given
     CONVERSATION = "conversation"  # the same, and what it said
     EVENTS = "events"  # those after a number; waits a moment for some
+    CLAIM = "claim"  # of an idempotency key, whose home is asked: the one that holds
+    EXECUTION = "execution"  # of a request with such a key; waits a moment for its begin, or end
 
 
 @attrs.frozen(kw_only=True)
@@ -182,6 +184,7 @@ class ForeignCall:
     response_id: str
     principal: str  # the owner checks it: another's response does not exist for the caller
     starting_after: int | None = None  # of EVENTS
+    text: str = ""  # JSON, of CLAIM and EXECUTION
 
 
 class ForeignOutcome(enum.StrEnum):

@@ -66,6 +66,7 @@ FIREWALLS = {
     "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",
     "triolet.api.serving.connection": "a bad connection fails alone",
     "triolet.api.websocket.session": "a bad lane fails alone",
+    "triolet.api.responses.answers": "a bad answer fails alone",
     "triolet.api.responses.response": "a bad response fails alone",
     "triolet.api.responses.foreign": "a bad answer to another frontend fails alone",
     "triolet.runtime.frontend.core_client": "one request's text must not end everybody's",

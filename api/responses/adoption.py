@@ -50,6 +50,7 @@ def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) ->
         ResponseRecord(events),
         first.principal,
         continued(kept.before, request),
+        is_keyed=kept.is_keyed,
         adopted=adopted,
     )
 

@@ -33,12 +33,11 @@ from ...runtime.messages import (
 from ...runtime.processes.membership import reply_to
 from ...transports.codec import MessageTooLarge
 from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_error
-from ..openai.response_events import Event, event_of
+from ..openai.response_events import Event
 from ..openai.response_id import frontend_of
 from ..schema.fields import JsonObject
-from .history import Conversation
-from .response import Response
 from .store import ResponseStore, response_not_found
+from .verbs import ANSWERS, EventBatch, carry_out
 
 logger = logging.getLogger(__name__)
 # As for all calls over control channels: a process in a long call cannot answer sooner.
@@ -50,10 +49,6 @@ ADOPTION_WAIT_S = 10.0
 ROOT_CALL_S = 3.0
 # Calls that wait here for a reply, and replies that wait here for an end.
 CALLS_MAX = 256
-# How long the owner waits for further events before it answers that there are none yet.
-EVENTS_WAIT_S = 1.0
-# Of one batch of events; a lane's buffer has as many.
-BATCH_CHARACTERS_MAX = 64 * 2**10
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
 
 
@@ -66,22 +61,6 @@ class _Attempt:
     # Set when there is a reply, or that life is over.
     over: trio.Event = attrs.field(factory=trio.Event, init=False)
     reply: ForeignReply | None = attrs.field(default=None, init=False)
-
-
-@attrs.frozen
-class EventBatch:
-    """Some events of one response, and whether they were the last."""
-
-    events: list[Event]
-    is_last: bool
-
-
-# What a call brings, where it is not an object.
-_ANSWERS: dict[ForeignVerb, Any] = {
-    ForeignVerb.INPUT: Conversation,
-    ForeignVerb.CONVERSATION: Conversation,
-    ForeignVerb.EVENTS: EventBatch,
-}
 
 
 @attrs.define(eq=False)
@@ -102,6 +81,10 @@ class ForeignResponses:
     _call_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _answering: int = attrs.field(default=0, init=False)
 
+    def is_given_up(self, frontend: int) -> bool:
+        """Whether no process has this rank any more, unless it is begun anew by hand."""
+        return frontend in self._states.failed
+
     def is_foreign(self, response_id: str) -> bool:
         """Whether another frontend of this server drew this id."""
         frontend = frontend_of(response_id)
@@ -115,12 +98,15 @@ class ForeignResponses:
         response_id: str,
         principal: str,
         starting_after: int | None = None,
+        *,
+        text: str = "",
+        frontend: int | None = None,
     ) -> Any:
-        """What `carry_out` gives in the frontend that has the response.
+        """What `carry_out` gives in the frontend that has the response, or in this one.
 
         Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
-        frontend = frontend_of(response_id)
+        frontend = frontend_of(response_id) if frontend is None else frontend
         assert frontend is not None
         if self._calling >= CALLS_MAX:
             raise _unreachable()
@@ -133,6 +119,7 @@ class ForeignResponses:
             response_id=response_id,
             principal=principal,
             starting_after=starting_after,
+            text=text,
         )
         self._calling += 1
         try:
@@ -264,13 +251,19 @@ def _answer_in(reply: ForeignReply, verb: ForeignVerb, response_id: str) -> Any:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
         raise msgspec.json.decode(reply.text, type=ApiError)
-    return msgspec.json.decode(reply.text, type=_ANSWERS.get(verb, JsonObject))
+    return msgspec.json.decode(reply.text, type=ANSWERS.get(verb, JsonObject))
 
 
 async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     try:
-        given = (call.verb, call.response_id, call.principal)
-        found = await carry_out(store, *given, starting_after=call.starting_after)
+        found = await carry_out(
+            store,
+            call.verb,
+            call.response_id,
+            call.principal,
+            starting_after=call.starting_after,
+            text=call.text,
+        )
         text = msgspec.json.encode(found).decode()
     except ApiError as error:
         if error.status == 404:
@@ -284,44 +277,6 @@ async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
 
 def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
     return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(error).decode())
-
-
-async def carry_out(
-    store: ResponseStore,
-    verb: ForeignVerb,
-    response_id: str,
-    principal: str,
-    *,
-    starting_after: int | None = None,
-) -> Any:
-    """Do this with a response of this frontend: an object, or what `_ANSWERS` says.
-
-    Raises `ApiError`.
-    """
-    match verb:
-        case ForeignVerb.GET:
-            return store.get(response_id, principal)
-        case ForeignVerb.CANCEL:
-            response = store.cancel(response_id, principal, "cancelled by its client")
-            return await response.wait_ended()
-        case ForeignVerb.DELETE:
-            store.delete(response_id, principal)
-            return {}
-        case ForeignVerb.INPUT:
-            return store.find(response_id, principal).conversation
-        case ForeignVerb.CONVERSATION:
-            return store.conversation_of(response_id, principal)
-        case ForeignVerb.EVENTS:
-            return await _events_of(store.find(response_id, principal), starting_after)
-
-
-async def _events_of(response: Response, starting_after: int | None) -> EventBatch:
-    """What has come after this number, or comes in a moment."""
-    with response.reading(starting_after, with_notices=False) as reader:
-        with trio.move_on_after(EVENTS_WAIT_S):
-            await reader.wait_ready()
-        events = [event_of(part) for part in reader.take(BATCH_CHARACTERS_MAX)]
-        return EventBatch(events, reader.done.is_set())
 
 
 def _unreachable() -> ApiError:

@@ -23,6 +23,8 @@ class KeptRequest:
 
     values: JsonObject
     before: Conversation | None
+    # Whether it has an idempotency key, so that its client may ask for it again.
+    is_keyed: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -37,13 +39,14 @@ class KeptEnding:
 def note_of(response: Response) -> AdmissionNote:
     """For its admission."""
     request = response.request
-    kept = KeptRequest(values=request.values, before=response.before)
+    is_keyed = response.is_keyed
+    kept = KeptRequest(values=request.values, before=response.before, is_keyed=is_keyed)
     return AdmissionNote(
         name=response.response_id,
         surface=SURFACE,
         body=msgspec.json.encode(kept),
         created_at=response.record.events.created_at,
-        is_resumable=response.streaming or request.background or request.keeping.keep_s > 0,
+        is_resumable=response.streaming or request.background or response.keep_s > 0,
     )
 
 

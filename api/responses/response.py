@@ -63,6 +63,8 @@ class Response:
     session: object = None
     streaming: bool = True
     merge_s: float = 0.0
+    # Its request has an idempotency key, whose claim it holds.
+    is_keyed: bool = False
     # What it continues, until its admission was noted.
     before: Conversation | None = None
     # What goes on, where a frontend before this one has begun it.

@@ -7,8 +7,9 @@ lost its readers; what a connection holds is a reader.
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -27,11 +28,14 @@ from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.fields import out_of_range
 from ..settings import ServeSettings
 from .adoption import rebuild, rebuild_end
-from .foreign import ForeignReader, ForeignResponses, carry_out
+from .claims import Standing
+from .executions import UNREADABLE
+from .foreign import ForeignReader, ForeignResponses
 from .history import Conversation, continued
 from .record import ResponseRecord
 from .response import Response, ResponseReader, Wake
 from .store import ResponseStore
+from .verbs import carry_out
 
 logger = logging.getLogger(__name__)
 Reader = ResponseReader | ForeignReader
@@ -69,30 +73,35 @@ class ResponseService:
         *,
         session: object = None,
         streaming: bool = True,
+        keyed_id: str = "",
     ) -> AsyncIterator[Response]:
         """Start a response and hold it for the block; it is admitted when the block begins.
 
         What becomes of it after the block, its readers and its request decide. `session` is the
-        socket that asks; with `streaming` off all output comes at once. Raises `ApiError` when it
-        is refused. Cancelled meanwhile: it is aborted.
+        socket that asks; with `streaming` off all output comes at once; `keyed_id` is the id that
+        holds the claim of its idempotency key. Raises `ApiError` when it is refused. Cancelled
+        meanwhile: it is aborted.
         """
         self.check_accepting()
-        response = await self._prepare(request, principal, session, streaming=streaming)
+        response = await self._prepare(
+            request, principal, session, streaming=streaming, keyed_id=keyed_id
+        )
         with response.held():
             await self._start(response)
             yield response
 
     async def _start(self, response: Response) -> None:
         """Returns when it was admitted; raises `ApiError` if it was not."""
+        run = partial(response.run, self.generator, self.store)
+        await self.start(run, f"response {response.response_id}")
+
+    async def start(self, run: Callable[..., Awaitable[None]], name: str) -> None:
+        """Start a task above all connections, of a response or a completion, that waits for tokens.
+
+        Returns when it says that it has started; raises what it raises before that.
+        """
         assert self._nursery is not None
-        await start_background_task(
-            self._nursery,
-            response.run,
-            self.generator,
-            self.store,
-            name=f"response {response.response_id}",
-            waits_for="tokens",
-        )
+        await start_background_task(self._nursery, run, name=name, waits_for="tokens")
 
     async def run_whole(self, request: ResponseRequest, principal: str) -> Response:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
@@ -120,6 +129,7 @@ class ResponseService:
                 ended_ns = rebuild_end(response)
             except (ApiError, msgspec.MsgspecError) as failure:
                 logger.error("response %s cannot be read again: %s", name, failure)
+                self.store.bury(name, Standing.LOST, UNREADABLE)
                 adopted.forget()
                 continue
             if ended_ns is not None:
@@ -127,34 +137,56 @@ class ResponseService:
                 self.store.end(response, ended_ns)
             else:
                 if not response.request.background:
-                    response.keep_s = max(response.keep_s, self.store.adopted_keep_s)
+                    keep_s = self._keep_s(response.request, is_keyed=response.is_keyed)
+                    response.keep_s = max(keep_s, self.store.adopted_keep_s)
                     response.await_readers()
                 await self._start(response)
             adopted.note_rebuilt()
 
+    def _keep_s(self, request: ResponseRequest, *, is_keyed: bool) -> float:
+        """How long it goes on without readers.
+
+        The client of one with a key is expected to send it again: a whole answer is made for that,
+        as its client cannot say where it stopped reading.
+        """
+        if not is_keyed:
+            return request.keeping.keep_s
+        if not request.stream:
+            return math.inf
+        return max(request.keeping.keep_s, self.settings.resume_keep_s)
+
     async def _prepare(
-        self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
+        self,
+        request: ResponseRequest,
+        principal: str,
+        session: object,
+        *,
+        streaming: bool,
+        keyed_id: str = "",
     ) -> Response:
         keep_s = self.settings.resume_keep_s
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
         events = ResponseEvents(
-            response_id=self.ids.draw_response_id(),
+            response_id=keyed_id or self.ids.draw_response_id(),
             created_at=int(time.time()),
             model=self.generator.model_name,
             request=request,
             formatter=make_formatter(self.generator.token_bytes, request.sampling.logprobs),
         )
-        return Response(
+        response = Response(
             ResponseRecord(events),
             principal,
             continued(before, request),
             session=None if request.store else session,
             streaming=streaming,
             merge_s=self._merge_s(request, streaming=streaming),
+            is_keyed=bool(keyed_id),
             before=before,
         )
+        response.keep_s = self._keep_s(request, is_keyed=response.is_keyed)
+        return response
 
     def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
         keeping = request.keeping

@@ -17,6 +17,9 @@ from ...runtime.journal.journal import AdmissionNote, Journal
 from ..errors import ApiError
 from ..schema.fields import JsonObject
 from ..settings import ServerLimits
+from .answers import WholeAnswers
+from .claims import Claims, Standing
+from .executions import DELETED, FORGOTTEN, Executions
 from .history import Conversation, with_output
 from .kept import note_of, said_of
 from .response import Response
@@ -47,15 +50,28 @@ class ResponseStore:
     on_ended: Callable[[], None] = ignore_end
     # Where a successor of this frontend finds them, if there is one.
     journal: Journal | None = None
+    # This life of this frontend.
+    epoch: int = 0
     # How long one whose reader was cut off waits for it.
     adopted_keep_s: float = 0.0
 
+    # Of idempotency keys whose home this frontend is; and of those that it executes, the rest.
+    claims: Claims = attrs.field(init=False)
+    executions: Executions = attrs.field(init=False)
+    answers: WholeAnswers = attrs.field(init=False)
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Running ones of which nothing is to be kept.
     _deleted: set[str] = attrs.field(factory=set, init=False)
     # Oldest first.
     _ended: OrderedDict[str, _Ended] = attrs.field(factory=OrderedDict, init=False)
     _ended_bytes: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        keys_max, journal = self.limits.keys_max, self.journal
+        self.claims = Claims(keys_max, int(self.limits.key_age_s * 1e9), journal)
+        is_whole = journal is not None and journal.is_whole
+        self.executions = Executions(keys_max, self.epoch, journal, is_whole)
+        self.answers = WholeAnswers(self.limits, self.executions, journal)
 
     @property
     def active(self) -> int:
@@ -75,6 +91,8 @@ class ResponseStore:
         """Make a response known. Ids are ours and random: a double one is a mistake of ours."""
         assert response.response_id not in self._running
         self._running[response.response_id] = response
+        if response.is_keyed:
+            self.executions.handle_admitted(response.response_id)
 
     def note_of(self, response: Response) -> AdmissionNote | None:
         """For the journal, if there is one."""
@@ -101,7 +119,7 @@ class ResponseStore:
 
     def _keep_s(self, response: Response) -> float:
         """How long it is kept after its end."""
-        if response.request.store or response.session is not None:
+        if response.request.store or response.session is not None or response.is_keyed:
             return self.limits.ended_s
         # Its reader was cut off, and is to find its end.
         return 0.0 if response.adopted is None else self.adopted_keep_s
@@ -122,8 +140,11 @@ class ResponseStore:
                 len(self._ended) <= self.limits.ended_responses_max
                 and self._ended_bytes <= self.limits.ended_bytes_max
             )
-            if fits and now < oldest.until_s:
+            is_over = now >= oldest.until_s
+            if fits and not is_over:
                 return
+            if oldest.response.is_keyed and not is_over:
+                self.bury(oldest_id, Standing.GONE, FORGOTTEN)
             self._forget(oldest_id)
 
     def _forget(self, response_id: str) -> None:
@@ -185,11 +206,18 @@ class ResponseStore:
     def delete(self, response_id: str, principal: str) -> None:
         """Forget it; one that runs is cancelled, its readers see its end. Raises `ApiError` 404."""
         response = self.find(response_id, principal)
+        if response.is_keyed:
+            self.bury(response_id, Standing.GONE, DELETED)
         if response.has_ended:
             self._forget(response_id)
         else:
             self._deleted.add(response_id)
             response.cancel("deleted")
+
+    def bury(self, response_id: str, standing: Standing, reason: str) -> None:
+        """Its answer is not kept for its time: a request with its key is not executed again."""
+        until_ns = time.monotonic_ns() + int(self.limits.ended_s * 1e9)
+        self.executions.bury(response_id, standing, reason, until_ns)
 
     def check_invariants(self) -> None:
         """For property tests: sums and limits."""

@@ -33,8 +33,10 @@ from ..openai.completions import CompletionsAnswer, WholeChoice, no_answer, usag
 from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..openai.response_events import DONE, data_frame
 from ..schema.fields import JsonObject
+from .idempotency import computed_once
 
 
+@computed_once
 async def create_chat_completion(call: Call) -> None:
     """`POST /v1/chat/completions`. Raises `ApiError` before the answer has begun."""
     connection, application = call.connection, call.application
@@ -122,6 +124,7 @@ async def _stream_chat(
     await connection.end_events(last + DONE)
 
 
+@computed_once
 async def create_completion(call: Call) -> None:
     """`POST /v1/completions`. Raises `ApiError` before the answer has begun.
 

@@ -11,12 +11,21 @@ import attrs
 
 from ... import __version__
 from ..application import Call
+from ..responses.claims import HEADER, KEY
 from ..schema.fields import JsonObject
 from ..schema.tables import NO_QUERY, Body, Query
 
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")
 _OPENING = re.compile(r"^`[A-Z]+ [^`]+`[:,.]?\s*")
+_KEY_PARAMETER: JsonObject = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Sent again with the same key and body, it is not executed again:"
+    " the answer is the same. 409, 410 and 422 say why that cannot be.",
+    "schema": {"type": "string", "pattern": f"^{KEY.pattern}$"},
+}
 _ERROR_SCHEMA: JsonObject = {
     "type": "object",
     "required": ["error"],
@@ -35,13 +44,16 @@ _ERROR_SCHEMA: JsonObject = {
 }
 
 
+Handler = Callable[[Call], Awaitable[None]]
+
+
 @attrs.frozen
 class Route:
     """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
 
     method: str
     path: str
-    handler: Callable[[Call], Awaitable[None]]
+    handler: Handler
     is_open: bool = False
     # For admin keys alone; without any in the settings there is no such route.
     is_admin: bool = attrs.field(default=False, kw_only=True)
@@ -49,6 +61,8 @@ class Route:
     body: Body | None = attrs.field(default=None, kw_only=True)
     # The table of its query.
     query: Query = attrs.field(default=NO_QUERY, kw_only=True)
+    # Whether it takes an idempotency key.
+    is_keyed: bool = attrs.field(default=False, kw_only=True)
 
     def match(self, path: str) -> str | None:
         """What stands for `{id}` ("" without one) when `path` is this route's, else None."""
@@ -110,6 +124,8 @@ def _operation(route: Route) -> JsonObject:
         for name in _PARAMETER.findall(route.path)
     ]
     parameters += route.query.parameters()
+    if route.is_keyed:
+        parameters.append(_KEY_PARAMETER)
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:

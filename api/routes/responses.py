@@ -12,11 +12,13 @@ from ..errors import bad_field
 from ..http.connection import HttpConnection
 from ..openai.response_events import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
+from ..responses.claims import KeyedRequest
 from ..responses.history import input_items
-from ..responses.response import ResponseReader
+from ..responses.response import Response, ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query
+from .idempotency import REPLAYED, keyed_request
 
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
@@ -48,13 +50,16 @@ async def create_response(call: Call) -> None:
     connection, application, principal = call.connection, call.application, call.principal
     application.check_accepting()
     body = await connection.read_json()
+    keyed = keyed_request(call, body)
     model = application.generator.model_name
     request = read_response_request(
         body, model=model, now=trio.current_time(), has_tools=application.has_tools
     )
     if request.keeping.credit is not None:
         raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
-    if request.stream:
+    if keyed is not None:
+        await _create_keyed(call, request, keyed)
+    elif request.stream:
         with connection.cancel_when_client_leaves():
             async with application.responses.open(request, principal) as response:
                 with response.reading() as reader:
@@ -67,6 +72,52 @@ async def create_response(call: Call) -> None:
         await _answer_whole(connection, application, principal, request)
 
 
+async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedRequest) -> None:
+    """Execute it, or answer as the one that did; it goes on when the client leaves."""
+    application, principal = call.application, call.principal
+    responses, response_id = application.responses, application.ids.draw_response_id()
+    executions, streaming = application.store.executions, request.stream or request.background
+    with call.connection.cancel_when_client_leaves(), executions.pending(response_id):
+        if await _answer_again(call, request, keyed, response_id):
+            return
+        async with responses.open(
+            request, principal, streaming=streaming, keyed_id=response_id
+        ) as response:
+            if request.stream:
+                with response.reading() as reader:
+                    await _send_events(call.connection, application, reader)
+                return
+            if not request.background:
+                await response.wait_ended()
+        await _answer_with(call.connection, response)
+
+
+async def _answer_again(
+    call: Call, request: ResponseRequest, keyed: KeyedRequest, response_id: str
+) -> bool:
+    """Answer as another request with this key is, or was, answered; False if this is the first."""
+    application, principal, connection = call.application, call.principal, call.connection
+    asked = (keyed, principal, response_id)
+    if not (request.stream or request.background):
+        answer = await application.keyed.find_answer(*asked)
+        if answer is not None:
+            connection.standing_headers.append(REPLAYED)
+            await connection.answer_json(200, answer)
+        return answer is not None
+    claim = await application.keyed.choose(*asked)
+    if claim.response_id == response_id:
+        return False
+    connection.standing_headers.append(REPLAYED)
+    if request.stream:
+        resume = ResumeRequest(response_id=claim.response_id, starting_after=None)
+        async with application.responses.read(resume, principal) as reader:
+            await _send_events(connection, application, reader)
+    else:
+        found = (ForeignVerb.GET, claim.response_id, principal)
+        await connection.answer_json(200, await application.responses.ask(*found))
+    return True
+
+
 async def _answer_whole(
     connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
 ) -> None:
@@ -77,9 +128,14 @@ async def _answer_whole(
                 await response.wait_ended()
         else:
             response = await responses.run_whole(request, principal)
-    assert response.record.ending is not None
-    if response.record.ending.error is not None:
-        raise response.record.ending.error
+    await _answer_with(connection, response)
+
+
+async def _answer_with(connection: HttpConnection, response: Response) -> None:
+    """Its object as it is now. Raises the failure that it ended with."""
+    ending = response.record.ending
+    if ending is not None and ending.error is not None:
+        raise ending.error
     await connection.answer_json(200, response.record.snapshot())
 
 

@@ -46,8 +46,8 @@ from .responses import (
 
 SOCKET_PATH = "/v1/responses"
 # What a page of another origin may send, if it does not say, and read, beside the usual.
-ALLOWED_HEADERS = "authorization, content-type, x-request-id"
-EXPOSED_HEADERS = "x-request-id, retry-after"
+ALLOWED_HEADERS = "authorization, content-type, idempotency-key, x-request-id"
+EXPOSED_HEADERS = "x-request-id, retry-after, idempotent-replayed"
 
 
 @attrs.frozen
@@ -146,13 +146,13 @@ async def get_openapi(call: Call) -> None:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", "/v1/responses", create_response, body=RESPONSES),
+    Route("POST", "/v1/responses", create_response, body=RESPONSES, is_keyed=True),
     Route("POST", "/v1/responses/{id}/cancel", cancel_response),
     Route("GET", "/v1/responses/{id}", get_response, query=GET_QUERY),
     Route("DELETE", "/v1/responses/{id}", delete_response),
     Route("GET", "/v1/responses/{id}/input_items", list_input_items, query=ITEMS_QUERY),
-    Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT),
-    Route("POST", "/v1/completions", create_completion, body=COMPLETIONS),
+    Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT, is_keyed=True),
+    Route("POST", "/v1/completions", create_completion, body=COMPLETIONS, is_keyed=True),
     Route("POST", "/tokenize", tokenize, body=TOKENIZE),
     Route("POST", "/detokenize", detokenize, body=DETOKENIZE),
     Route("GET", "/tokenizer_info", get_tokenizer_info),

@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.http.access import Authentication
 from triolet.api.openai.response_id import response_id_of
@@ -21,7 +20,7 @@ from triolet.api.responses.foreign import (
     RootCalls,
 )
 from triolet.api.responses.store import ResponseStore
-from triolet.api.settings import ServerLimits, ServeSettings
+from triolet.api.settings import ServerLimits
 from triolet.runtime.messages import (
     ControlCall,
     ForeignCall,
@@ -32,71 +31,13 @@ from triolet.runtime.messages import (
     RootCall,
     RootReply,
 )
-from triolet.runtime.processes.membership import deliver, reply_to
-from triolet.transports.codec import MessageTooLarge
+from triolet.runtime.processes.membership import reply_to
 
 from ..fakes import Answer, FakeGenerator, Say, open_client
 from ..websocket.socket_client import open_socket
+from .frontends import KEYS, Server, open_server
 
-SLOW = [Say("a"), Say("b", after_s=1000)]
-KEYS = {"one": {"authorization": "Bearer one"}, "two": {"authorization": "Bearer two"}}
 FOREIGN = response_id_of(1, "0" * 32)
-
-
-@attrs.define(eq=False)
-class Server:
-    """Two frontends, and a root that passes on what they say. `epochs` are those that are up.
-
-    A successor has the responses of the life before it.
-    """
-
-    nursery: trio.Nursery
-    epochs: dict[int, int] = attrs.field(factory=lambda: {0: 1, 1: 2})
-    reply_characters_max: int = 2**20
-    generators: list[FakeGenerator] = attrs.field(init=False)
-    applications: list[Application] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        settings = ServeSettings(api_keys=tuple(KEYS))
-        self.generators = [FakeGenerator(SLOW) for _ in range(2)]
-        self.applications = [
-            Application(generator, settings, ForeignResponses(rank, 2, rank + 1, self.send))
-            for rank, generator in enumerate(self.generators)
-        ]
-        self.publish()
-
-    def publish(self, failed: dict[int, str] | None = None) -> None:
-        for application in self.applications:
-            application.foreign.handle_frontends(FrontendStates(dict(self.epochs), failed or {}))
-
-    def kill(self, rank: int) -> None:
-        del self.epochs[rank]
-        self.publish()
-
-    async def succeed(self, rank: int, after_s: float) -> None:
-        await trio.sleep(after_s)
-        self.epochs[rank] = 3
-        self.publish()
-
-    async def send(self, message: ForeignCall | ForeignReply) -> None:
-        await trio.lowlevel.checkpoint()
-        delivery = deliver(message, self.epochs)
-        if delivery is None:
-            return
-        application = self.applications[delivery.frontend]
-        if isinstance(delivery.message, ForeignReply):
-            size = len(delivery.message.text)
-            if size > self.reply_characters_max:
-                raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
-            application.foreign.handle_reply(delivery.message)
-        else:
-            self.nursery.start_soon(application.foreign.answer, delivery.message, application.store)
-
-
-@asynccontextmanager
-async def open_server() -> AsyncIterator[Server]:
-    async with trio.open_nursery() as nursery:
-        yield Server(nursery)
 
 
 @asynccontextmanager

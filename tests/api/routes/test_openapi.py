@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from triolet.api.responses.claims import HEADER
 from triolet.api.routes import responses as response_routes
 from triolet.api.routes.openapi import Route, openapi_document
 from triolet.api.routes.table import ROUTES
@@ -29,7 +30,8 @@ def test_every_route_and_field_is_in_it(route: Route) -> None:
     assert "`" not in operation["summary"][:1]
     names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
     in_path = {("path", "id")} if "{id" in route.path else set()
-    assert names == in_path | {("query", name) for name in route.query.fields}
+    in_header = {("header", HEADER)} if route.is_keyed else set()
+    assert names == in_path | in_header | {("query", name) for name in route.query.fields}
     kinds = [next(iter(security)) for security in operation["security"]]
     assert kinds == ([] if route.is_open else ["adminKey"] if route.is_admin else ["key"])
     if route.body is None:

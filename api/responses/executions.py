@@ -1,0 +1,131 @@
+"""Executions of requests with idempotency keys in this frontend, beside those that the store has.
+
+Those that are pending, before their admission; and tombstones of answers that were not kept for
+their time, so that no request takes them for never executed. See `claims`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import msgspec
+import trio
+
+from ..errors import ApiError
+from ..schema.fields import JsonObject
+from .claims import Standing, ValueJournal
+
+_TOMBSTONE = "tombstone "
+_SINCE = "since"
+DELETED = "the answer was deleted by its client"
+FORGOTTEN = "the answer was forgotten before its time, to make room for others"
+UNREADABLE = "its frontend died, and its successor could not go on with the request"
+NO_JOURNAL = "its frontend died, and whether it was executed is not known"
+
+
+@attrs.frozen
+class ExecutionCall:
+    """How does this response stand, which was claimed in this life of its executor?"""
+
+    epoch: int
+    until_end: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Execution:
+    """How a response stands; with its end its object, or the failure that it is answered by."""
+
+    standing: Standing
+    reason: str = ""
+    response: JsonObject | None = None
+    error: ApiError | None = None
+
+
+@attrs.frozen
+class Tombstone:
+    """There was an execution, whose answer cannot be had; until then, by CLOCK_MONOTONIC."""
+
+    standing: Standing
+    reason: str
+    until_ns: int
+
+
+@attrs.define(eq=False)
+class Executions:
+    """What is not, or no longer, in the store; `is_whole`: the journal was read to its end.
+
+    Of lives before the first that this journal has seen nothing is known: it was given up with its
+    rank, or could take no more.
+    """
+
+    tombstones_max: int
+    epoch: int = 0
+    journal: ValueJournal | None = None
+    is_whole: bool = False
+    # The first of those lives.
+    _since: int = attrs.field(init=False)
+    # {response id: set when it is no longer pending}
+    _pending: dict[str, trio.Event] = attrs.field(factory=dict, init=False)
+    # Oldest first.
+    _tombstones: OrderedDict[str, Tombstone] = attrs.field(factory=OrderedDict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        values = {} if self.journal is None else self.journal.values()
+        found = {
+            name.removeprefix(_TOMBSTONE): msgspec.json.decode(value, type=Tombstone)
+            for name, value in values.items()
+            if name.startswith(_TOMBSTONE)
+        }
+        self._tombstones.update(sorted(found.items(), key=lambda item: item[1].until_ns))
+        since = values.get(_SINCE) if self.is_whole else None
+        self._since = self.epoch if since is None else int(since)
+        if self.journal is not None and since is None:
+            self.journal.keep_value(_SINCE, str(self._since).encode())
+
+    @contextmanager
+    def pending(self, response_id: str) -> Iterator[None]:
+        """It may be admitted in this block; afterwards it was, or will not be."""
+        self._pending[response_id] = trio.Event()
+        try:
+            yield
+        finally:
+            self.handle_admitted(response_id)
+
+    def handle_admitted(self, response_id: str) -> None:
+        """It runs; harmless when repeated."""
+        event = self._pending.pop(response_id, None)
+        if event is not None:
+            event.set()
+
+    async def wait_begun(self, response_id: str) -> None:
+        """Return when it is not pending."""
+        event = self._pending.get(response_id)
+        if event is not None:
+            await event.wait()
+
+    def bury(self, response_id: str, standing: Standing, reason: str, until_ns: int) -> None:
+        """Its answer is not kept: for so long no other may be executed for it."""
+        self.unbury(response_id)
+        if len(self._tombstones) == self.tombstones_max:
+            self.unbury(next(iter(self._tombstones)))
+        tombstone = self._tombstones[response_id] = Tombstone(standing, reason, until_ns)
+        if self.journal is not None:
+            self.journal.keep_value(_TOMBSTONE + response_id, msgspec.json.encode(tombstone))
+
+    def unbury(self, response_id: str) -> None:
+        """Its tombstone is wanted no more, if it has one."""
+        if self._tombstones.pop(response_id, None) is not None and self.journal is not None:
+            self.journal.forget_value(_TOMBSTONE + response_id)
+
+    def execution_of(self, response_id: str, epoch: int, now_ns: int) -> Execution:
+        """Of one that the store does not have."""
+        if response_id in self._pending:
+            return Execution(standing=Standing.PENDING)
+        tombstone = self._tombstones.get(response_id)
+        if tombstone is not None and now_ns < tombstone.until_ns:
+            return Execution(standing=tombstone.standing, reason=tombstone.reason)
+        self.unbury(response_id)
+        if epoch >= self._since:
+            return Execution(standing=Standing.UNKNOWN)
+        return Execution(standing=Standing.LOST, reason=NO_JOURNAL)

@@ -1,0 +1,124 @@
+"""Requests with an `Idempotency-Key` at a server whose frontends are killed: one execution each."""
+
+import json
+import os
+import pathlib
+import signal
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from .server import DEADLINE_S, Server, open_server, places, wait_until
+
+pytestmark = pytest.mark.slow
+
+PATH = "/v1/responses"
+STORY: dict[str, Any] = {
+    "input": "Tell me a story about a fox.",
+    "max_output_tokens": 400,
+    "runtime": {"seed": 5, "ignore_eos": True},
+}
+
+
+async def added(server: Server) -> float:
+    """Requests that engines took in."""
+    counts = (await server.metrics()).items()
+    return sum(count for name, count in counts if "engine_requests_added" in name)
+
+
+async def send(server: Server, key: str, *, stream: bool = False, **values: Any) -> httpx.Response:
+    """One request by a connection of its own, as often as it takes."""
+    while True:
+        try:
+            async with server.client() as client:
+                body, headers = {**STORY, "stream": stream, **values}, {"idempotency-key": key}
+                answer = await client.post(PATH, json=body, headers=headers)
+        except httpx.TransportError:
+            await trio.lowlevel.checkpoint()
+            continue
+        if answer.status_code != 503:
+            return answer
+        await trio.sleep(0.05)
+
+
+async def kill_executor(server: Server) -> str:
+    """kill -9 of the frontend that has a request; its place."""
+    found: list[tuple[str, int]] = []
+
+    async def is_under_way() -> bool:
+        tree = places(await server.tree())
+        found[:] = [(name, process.pid) for name, process in tree if process.facts.get("requests")]
+        return any("frontend" in name for name, _ in found)
+
+    await wait_until(is_under_way, "a frontend has the request")
+    ((name, pid),) = [pair for pair in found if "frontend" in pair[0]]
+    os.kill(pid, signal.SIGKILL)
+    return name
+
+
+def response_in(answer: httpx.Response) -> Any:
+    """The response at its end."""
+    assert answer.status_code == 200, answer.text
+    if "event-stream" not in answer.headers["content-type"]:
+        return answer.json()
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
+    return json.loads(lines[-1].removeprefix("data: "))["response"]
+
+
+async def check_added(server: Server, count: int) -> None:
+    """So many requests were added before this one, whose engine has then said so of all."""
+    await send(server, "next", input="hi", max_output_tokens=1)
+
+    async def has_next() -> bool:
+        return await added(server) > count
+
+    await wait_until(has_next, "the next request is counted")
+    assert await added(server) == count + 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_request_outlives_its_frontend_and_is_answered_when_it_comes_again(
+    tmp_path: pathlib.Path, stream: bool
+) -> None:
+    answers: list[httpx.Response] = []
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "2") as server:
+            await server.wait_linked(2, 1)
+            undisturbed = response_in(await send(server, "undisturbed", stream=stream))
+
+            async def ask() -> None:
+                answers.append(await send(server, "one", stream=stream))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                nursery.start_soon(ask)  # at the same time
+                place = await kill_executor(server)
+            answers.append(await send(server, "one", stream=stream))
+            first, *others = [response_in(answer) for answer in answers]
+            assert others == [first, first]
+            assert place == f"frontend {int(first['id'][5:7], 16)}"
+            assert first["output"][0]["content"] == undisturbed["output"][0]["content"]
+            other = await send(server, "one", stream=stream, input="another")
+            assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+            await check_added(server, 2)
+
+
+async def test_two_at_the_same_time_are_one(tmp_path: pathlib.Path) -> None:
+    answers: list[httpx.Response] = []
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "2") as server:
+            await server.wait_linked(2, 1)
+
+            async def ask() -> None:
+                answers.append(await send(server, "one"))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(8):
+                    nursery.start_soon(ask)
+            assert len({answer.content for answer in answers}) == 1
+            assert response_in(answers[0])["usage"]["output_tokens"] == 400
+            replayed = ["idempotent-replayed" in answer.headers for answer in answers]
+            assert sorted(replayed) == [False] + [True] * 7
+            await check_added(server, 1)
