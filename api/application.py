@@ -5,16 +5,21 @@ Connections ask it who a client is and whether work is taken, and say when they 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 import trio
 
 from ..runtime.frontend.admission import ignore_load
+from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
 from ..runtime.journal.journal import Journal
+from ..runtime.messages import ForeignCall, ForeignVerb
 from ..runtime.text.tool_calls import has_tool_calls
+from .completions.order import SURFACE as COMPLETIONS
+from .completions.service import CompletionService
 from .counters import ApiCounters
 from .errors import draining
 from .http.access import Authentication, OriginPolicy
@@ -25,6 +30,7 @@ from .responses.foreign import ForeignResponses, RootCalls
 from .responses.keyed import KeyedRequests
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
+from .responses.verbs import carry_out
 from .settings import LOCAL, InputBudget, ServeSettings
 from .totals import Totals
 
@@ -54,6 +60,7 @@ class Application:
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
     keyed: KeyedRequests = attrs.field(init=False)
+    completions: CompletionService = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     # The counters of all frontends of this server, with ours.
     totals: Totals = attrs.field(init=False)
@@ -95,6 +102,17 @@ class Application:
             self.check_accepting,
             self.has_tools,
         )
+        self.completions = CompletionService(
+            self.generator,
+            settings,
+            self.foreign,
+            self.ids,
+            self.check_accepting,
+            self.responses.start,
+            self._note_change,
+            self.has_tools,
+            self.journal,
+        )
         self.totals = Totals(self.generator, self.counters)
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
 
@@ -120,6 +138,28 @@ class Application:
         """Raise `ApiError` 503 when draining; the caller is about to start work."""
         if self.is_draining:
             raise draining()
+
+    async def adopt(self, streams: Iterable[AdoptedStream], keep_s: float) -> None:
+        """Go on with what the life of this frontend before left; it runs when this returns.
+
+        A reader that was cut off finds it for `keep_s`. Cancelled meanwhile: all is aborted.
+        """
+        self.store.adopted_keep_s = self.completions.adopted_keep_s = keep_s
+        of_completions, others = list[AdoptedStream](), list[AdoptedStream]()
+        for stream in streams:
+            is_one = stream.admission.surface == COMPLETIONS
+            (of_completions if is_one else others).append(stream)
+        await self.responses.adopt(others)
+        await self.completions.adopt(of_completions)
+
+    async def carry_out(self, call: ForeignCall) -> Any:
+        """Do what another frontend asks for. Raises `ApiError`."""
+        asked, after = (call.response_id, call.principal), call.starting_after
+        if call.verb is ForeignVerb.CHUNKS:
+            return await self.completions.read_batch(*asked, None if after is None else str(after))
+        number = None if after is None else int(after)
+        given = (self.store, call.verb, *asked)
+        return await carry_out(*given, starting_after=number, text=call.text)
 
     async def wait_drain_begun(self) -> None:
         """Return when the drain begins."""
@@ -181,15 +221,20 @@ class Application:
             scope.cancel("the drain's grace is over")
         for response in self.store.running():
             response.cancel("the drain's grace is over")
+        self.completions.cancel_all("the drain's grace is over")
         await self._wait_idle()
 
     def _note_change(self) -> None:
-        if self.is_draining and not (self._connections or self.store.active):
+        if self.is_draining and not self._is_busy:
             self._changed.set()
             self._changed = trio.Event()
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._connections or self.store.active or self.completions.active)
+
     async def _wait_idle(self) -> None:
-        while self._connections or self.store.active:
+        while self._is_busy:
             await self._changed.wait()
 
 
@@ -203,3 +248,8 @@ class Call:
     # What stands in the path for `{id}`, and behind the path.
     resource_id: str = ""
     query: str = ""
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, by its lower-case name."""
+        request = self.connection.request
+        return None if request is None else request.header(name)

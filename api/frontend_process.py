@@ -100,7 +100,6 @@ async def main(child: ChildFds) -> None:
                 RootCalls(control.send),
                 journal,
             )
-            application.store.adopted_keep_s = settings.runtime.journal.adopted_keep_s
             async with (
                 application.totals.open_page(counters_fd, init.rank),
                 open_frontend_services(channel, frontend.client),
@@ -210,7 +209,8 @@ class FrontendProcess:
             self._reports.watch, lambda: self.frontend.client.engines_changed, "the engines"
         )
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
-            await self.application.responses.adopt(self.adopted)
+            keep_s = self.frontend.settings.journal.adopted_keep_s
+            await self.application.adopt(self.adopted, keep_s)
             settle_heap()
             await handshake.ready(msgspec.msgpack.encode(ready))
             if self.init.draining:
@@ -274,7 +274,8 @@ class FrontendProcess:
                     self._start_drain(nursery)
                 case ForeignCall():
                     answer = self.application.foreign.answer
-                    nursery.start_soon(answer, message, self.application.store, name="foreign-call")
+                    carry_out = self.application.carry_out
+                    nursery.start_soon(answer, message, carry_out, name="foreign-call")
                 case ForeignReply():
                     self.application.foreign.handle_reply(message)
                 case RootReply():

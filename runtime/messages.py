@@ -156,7 +156,7 @@ class FrontendLoad:
 
 
 class ForeignVerb(enum.StrEnum):
-    """What one frontend may ask another to do with a response of its own."""
+    """What one frontend may ask another to do with a response, or completion, of its own."""
 
     GET = "get"
     CANCEL = "cancel"
@@ -166,6 +166,7 @@ class ForeignVerb(enum.StrEnum):
     EVENTS = "events"  # those after a number; waits a moment for some
     CLAIM = "claim"  # of an idempotency key, whose home is asked: the one that holds
     EXECUTION = "execution"  # of a request with such a key; waits a moment for its begin, or end
+    CHUNKS = "chunks"  # the same of a completion, after an id
 
 
 @attrs.frozen(kw_only=True)
@@ -183,7 +184,7 @@ class ForeignCall:
     verb: ForeignVerb
     response_id: str
     principal: str  # the owner checks it: another's response does not exist for the caller
-    starting_after: int | None = None  # of EVENTS
+    starting_after: int | str | None = None  # of EVENTS a number, of CHUNKS an id
     text: str = ""  # JSON, of CLAIM and EXECUTION
 
 

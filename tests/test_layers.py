@@ -41,7 +41,7 @@ ROOMS = {
     ],
     "api": [
         "errors", "settings", "counters", "totals", "metrics", "schema", "http", "openai",
-        "responses", "commands", "application", "routes", "websocket", "serving",
+        "responses", "completions", "commands", "application", "routes", "websocket", "serving",
         "frontend_process",
     ],
     "fuzz": [

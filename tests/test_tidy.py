@@ -68,6 +68,7 @@ FIREWALLS = {
     "triolet.api.websocket.session": "a bad lane fails alone",
     "triolet.api.responses.answers": "a bad answer fails alone",
     "triolet.api.responses.response": "a bad response fails alone",
+    "triolet.api.completions.completion": "a bad completion fails alone",
     "triolet.api.responses.foreign": "a bad answer to another frontend fails alone",
     "triolet.runtime.frontend.core_client": "one request's text must not end everybody's",
     "triolet.engine.grammar.text": "the converter of grammars raises Exception itself",

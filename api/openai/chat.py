@@ -4,9 +4,10 @@ Sans-IO: outputs in, JSON objects out.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
+import msgspec
 
 from ...engine.messages import FinishReason
 from ...runtime.frontend.generation import GenerationStream
@@ -14,7 +15,6 @@ from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs
 from ...runtime.text.tool_calls import (
     ArgumentsPiece,
     CallBegun,
-    CallEnded,
     TextPiece,
     ToolCallParser,
     ToolEvent,
@@ -33,6 +33,28 @@ FINISH_REASONS = {
 }
 
 
+# Stands for a text, or token ids, while the JSON around them is encoded.
+MARK = "\0mark\0"
+_encode = msgspec.json.encode
+
+
+def around_marks(chunk: JsonObject, count: int) -> list[bytes]:
+    """The JSON of a chunk before, between and behind its last so many marks."""
+    return _encode(chunk).rsplit(_encode(MARK), count)
+
+
+@attrs.define
+class AnsweredPrompt:
+    """What is known of a prompt; `echoed` is its text, "" without echo.
+
+    Its logprobs, if asked for, are known with the first token.
+    """
+
+    token_ids: Sequence[int]
+    echoed: str = ""
+    logprobs: Logprobs | None = None
+
+
 @attrs.frozen(kw_only=True)
 class ChatAnswer:
     """One completion's identity; `created` is Unix seconds. Every object repeats it."""
@@ -48,25 +70,45 @@ class ChatAnswer:
     # Reads the calls out of the text; None where no tool may be called.
     calls: "ChatToolCalls | None" = None
 
-    def opening(self, index: int = 0, prompt_token_ids: Sequence[int] = ()) -> JsonObject:
+    def for_reader(self) -> Self:
+        """One that has said nothing yet; each reader has its own."""
+        return self if self.calls is None else attrs.evolve(self, calls=self.calls.fresh())
+
+    def opening(self, index: int, prompt: AnsweredPrompt) -> JsonObject:
         """The first chunk of a choice: the role, no text yet, and the prompt's ids, if wanted."""
         chunk = self._chunk({"role": "assistant", "content": ""}, index)
         if self.with_token_ids:
-            chunk["prompt_token_ids"] = list(prompt_token_ids)
+            chunk["prompt_token_ids"] = list(prompt.token_ids)
         return chunk
 
-    def chunks(self, output: GenerationOutput) -> list[JsonObject]:
-        """The chunks of one piece: its text if there is any, and the end if it is the last."""
-        made = [self._chunk(delta, output.index) for delta in self._deltas(output)]
-        note = inexact_note(output.inexact_from)
-        if note and not made:
-            made.append(self._chunk({}, output.index))
-        if made:
-            first = made[0]["choices"][0]
-            first["logprobs"] = self._logprobs(output.logprobs)
-            first |= note
+    def around_text(self, index: int) -> list[bytes] | None:
+        """The JSON around the text of a chunk, and around its token ids where they are wanted.
+
+        None where chunks may have more than that.
+        """
+        if self.calls is not None or self.formatter is not None:
+            return None
+        chunk = self._chunk({"content": MARK}, index)
+        if self.with_token_ids:
+            chunk["choices"][0]["token_ids"] = MARK
+        return around_marks(chunk, 1 + self.with_token_ids)
+
+    def chunks(
+        self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
+    ) -> list[JsonObject]:
+        """What one piece adds to its message, if anything, and the end if it is the last.
+
+        `inexact_from` is to be said with it; where the text stands (`offset`) makes no difference.
+        """
+        made = []
+        delta, note = self._delta(output), inexact_note(inexact_from)
+        if delta is not None or note:
+            made.append(self._chunk(delta or {}, output.index))
+            choice = made[0]["choices"][0]
+            choice["logprobs"] = self._logprobs(output.logprobs)
+            choice |= note
             if self.with_token_ids and output.token_ids:
-                first["token_ids"] = list(output.token_ids)
+                choice["token_ids"] = list(output.token_ids)
         reason = output.finish_reason
         if reason is not None:
             end = self._chunk({}, output.index, self._finish_reason(output.index, reason))
@@ -109,15 +151,15 @@ class ChatAnswer:
             return None
         return {"content": self.formatter.chat(logprobs), "refusal": None}
 
-    def _deltas(self, output: GenerationOutput) -> list[JsonObject]:
+    def _delta(self, output: GenerationOutput) -> JsonObject | None:
         """What a piece adds to its message; empty text if it has tokens alone."""
         if self.calls is None:
-            deltas: list[JsonObject] = [{"content": output.text}] if output.text else []
+            delta: JsonObject = {"content": output.text} if output.text else {}
         else:
             is_last = output.finish_reason is not None
-            deltas = self.calls.deltas(output.index, output.text, is_last=is_last)
+            delta = self.calls.delta(output.index, output.text, is_last=is_last)
         with_tokens = self.with_token_ids or output.logprobs is not None
-        return deltas or ([{"content": ""}] if with_tokens and output.token_ids else [])
+        return delta or ({"content": ""} if with_tokens and output.token_ids else None)
 
     def _finish_reason(self, index: int, reason: FinishReason) -> str:
         name = FINISH_REASONS[reason]
@@ -170,10 +212,24 @@ class ChatToolCalls:
     calls_max: int | None = None
     _parsers: dict[int, ToolCallParser] = attrs.field(factory=dict, init=False)
 
-    def deltas(self, index: int, text: str, *, is_last: bool) -> list[JsonObject]:
-        """What the next piece of a choice adds to its message."""
-        events = self._events(index, text, is_last=is_last)
-        return [delta for event in events if (delta := self._delta(index, event)) is not None]
+    def fresh(self) -> "ChatToolCalls":
+        """The same before the first text."""
+        return ChatToolCalls(self.completion_id, self.is_named, self.calls_max)
+
+    def delta(self, index: int, text: str, *, is_last: bool) -> JsonObject:
+        """What the next piece of a choice adds to its message; each call once."""
+        content, calls = "", dict[int, dict[str, Any]]()
+        for event in self._events(index, text, is_last=is_last):
+            match event:
+                case TextPiece(text=piece):
+                    content += piece
+                case CallBegun(index=place, name=name):
+                    calls[place] = {"index": place, **self._call(index, place, name)}
+                case ArgumentsPiece(index=place, text=piece):
+                    call = calls.setdefault(place, {"index": place, "function": {"arguments": ""}})
+                    call["function"]["arguments"] += piece
+        delta: JsonObject = {"content": content} if content else {}
+        return {**delta, "tool_calls": list(calls.values())} if calls else delta
 
     def _events(self, index: int, text: str, *, is_last: bool) -> list[ToolEvent]:
         parser = self._parsers.setdefault(index, ToolCallParser(self.calls_max))
@@ -201,17 +257,6 @@ class ChatToolCalls:
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
         return message
-
-    def _delta(self, index: int, event: ToolEvent) -> JsonObject | None:
-        match event:
-            case TextPiece(text=text):
-                return {"content": text}
-            case CallBegun(index=place, name=name):
-                return {"tool_calls": [{"index": place, **self._call(index, place, name)}]}
-            case ArgumentsPiece(index=place, text=text):
-                return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
-            case CallEnded():
-                return None
 
     def _call(self, index: int, place: int, name: str) -> JsonObject:
         """A call that has no arguments yet."""

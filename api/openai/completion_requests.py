@@ -93,6 +93,8 @@ class CompletionOptions:
     return_token_ids: bool = False
     # Logprobs name tokens by their ids.
     names_token_ids: bool = False
+    # How long a stream goes on without a reader, in seconds.
+    keep_s: float = 0.0
     runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
 
     @property
@@ -118,6 +120,8 @@ def read_shared(
     extensions: dict[str, Any] = {}
     if "runtime" in values:
         runtime, extensions = split_runtime(values["runtime"])
+        if values["runtime"].get("keep_s") and not stream:
+            raise bad_field("runtime.keep_s", "needs `stream`: only streams are resumed")
     for name in ("priority", "cache_salt"):
         if name in values and name not in values.get("runtime", {}):
             runtime = attrs.evolve(runtime, **{name: values[name]})
@@ -145,6 +149,7 @@ def read_shared(
         include_usage=bool(stream_options and stream_options.get("include_usage")),
         return_token_ids=values.get("return_token_ids", False),
         names_token_ids=values.get("return_tokens_as_token_ids", False),
+        keep_s=values.get("runtime", {}).get("keep_s", 0.0),
         runtime=runtime,
     )
     return options, sampling_params({**arguments, **extensions}, {})
@@ -312,6 +317,11 @@ class CompletionsRequest:
     add_special_tokens: bool = True
     keeps_output: bool = True
     with_prompt_logprobs: bool = False
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return self.options.names
 
     @property
     def generates(self) -> bool:

@@ -3,14 +3,24 @@
 Sans-IO: outputs in, JSON objects out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Self
 
 import attrs
 
 from ...engine.messages import FinishReason
-from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
 from ..schema.fields import JsonObject
-from .chat import FINISH_REASONS, inexact_note, stop_reason_of, usage_object
+from .chat import (
+    FINISH_REASONS,
+    MARK,
+    AnsweredPrompt,
+    around_marks,
+    inexact_note,
+    stop_reason_of,
+    usage_object,
+)
 from .logprobs import LogprobFormatter
 
 
@@ -21,13 +31,11 @@ def no_answer() -> GenerationChoice:
     return choice
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class WholeChoice:
-    """One whole answer to one prompt; `echoed` is the prompt's text, "" without echo."""
+    """One whole answer to one prompt."""
 
-    prompt_token_ids: Sequence[int]
-    echoed: str = ""
-    prompt_logprobs: Logprobs | None = None
+    prompt: AnsweredPrompt
     answer: GenerationChoice = attrs.field(factory=no_answer)
 
 
@@ -46,40 +54,57 @@ class CompletionsAnswer:
     # None: without those of prompts.
     prompt_formatter: LogprobFormatter | None = None
 
-    def chunks(self, index: int, output: GenerationOutput, offset: int = 0) -> list[JsonObject]:
-        """One piece of choice `index`; nothing while it has no content.
+    def for_reader(self) -> Self:
+        """Nothing depends on what was said."""
+        return self
 
-        `offset` is how much text of the choice came before.
+    def opening(self, index: int, prompt: AnsweredPrompt) -> JsonObject | None:
+        """The prompt itself, before the first piece, where it or its ids are wanted."""
+        if not (prompt.echoed or self.echoes_logprobs or self.with_token_ids):
+            return None
+        choice = _choice(index, prompt.echoed, None, None)
+        if self.formatter is not None and self.echoes_logprobs:
+            choice["logprobs"] = self.formatter.completions(
+                prompt.logprobs, None, offset=len(prompt.echoed), first=prompt.token_ids[0]
+            )
+        if self.with_token_ids:
+            choice["prompt_token_ids"] = list(prompt.token_ids)
+        return self._object([choice])
+
+    def around_text(self, index: int) -> list[bytes] | None:
+        """The JSON around the text of a chunk, and around its token ids where they are wanted.
+
+        None where chunks may have more than that.
+        """
+        if self.formatter is not None:
+            return None
+        choice = _choice(index, MARK, None, None)
+        if self.with_token_ids:
+            choice["token_ids"] = MARK
+        return around_marks(self._object([choice]), 1 + self.with_token_ids)
+
+    def chunks(
+        self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
+    ) -> list[JsonObject]:
+        """One piece, and the end if it is the last; nothing while it has no content.
+
+        `offset` is how much text came before, `inexact_from` is to be said with it.
         """
         with_tokens = output.token_ids and (self.with_token_ids or output.logprobs is not None)
-        inexact_from = output.inexact_from
         is_ended = output.finish_reason is not None
         if not (output.text or with_tokens or is_ended or inexact_from is not None):
             return []
-        choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
+        choice = _choice(output.index, output.text, output.finish_reason, output.stop_reason)
         choice |= inexact_note(inexact_from)
         if self.formatter is not None and output.logprobs is not None:
-            choice["logprobs"] = self.formatter.completions(None, output.logprobs, offset=offset)
+            said = self.formatter.completions(None, output.logprobs, offset=offset)
+            # By what was said of each, so that they are the same however the text is cut.
+            sizes = [len(text) for text in output.parts[: len(output.token_ids) - 1]]
+            said["text_offset"] = list(accumulate(sizes, initial=offset))
+            choice["logprobs"] = said
         if self.with_token_ids:
             choice["token_ids"] = list(output.token_ids)
         return [self._object([choice])]
-
-    def echo_chunk(
-        self,
-        index: int,
-        echoed: str,
-        prompt_token_ids: Sequence[int],
-        prompt_logprobs: Logprobs | None = None,
-    ) -> JsonObject:
-        """The prompt itself, before the first piece; also where the prompt's ids are wanted."""
-        choice = _choice(index, echoed, None, None)
-        if self.formatter is not None and self.echoes_logprobs:
-            choice["logprobs"] = self.formatter.completions(
-                prompt_logprobs, None, offset=len(echoed), first=prompt_token_ids[0]
-            )
-        if self.with_token_ids:
-            choice["prompt_token_ids"] = list(prompt_token_ids)
-        return self._object([choice])
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
         """The last chunk of a stream that asked for usage: it has no choices."""
@@ -91,21 +116,23 @@ class CompletionsAnswer:
         return {**self._object(made), "usage": usage_object(usage)}
 
     def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
-        answer = whole.answer
-        text = whole.echoed + answer.text
+        answer, prompt = whole.answer, whole.prompt
+        text = prompt.echoed + answer.text
         choice = _choice(index, text, answer.finish_reason, answer.stop_reason)
         choice |= inexact_note(answer.inexact_from)
         if self.with_token_ids:
-            choice["prompt_token_ids"] = list(whole.prompt_token_ids)
+            choice["prompt_token_ids"] = list(prompt.token_ids)
             choice["token_ids"] = list(answer.token_ids)
         if self.formatter is not None:
-            first = whole.prompt_token_ids[0] if self.echoes_logprobs else None
-            prompt = whole.prompt_logprobs if self.echoes_logprobs else None
+            first = prompt.token_ids[0] if self.echoes_logprobs else None
             choice["logprobs"] = self.formatter.completions(
-                prompt, answer.logprobs, offset=len(whole.echoed), first=first
+                prompt.logprobs if self.echoes_logprobs else None,
+                answer.logprobs,
+                offset=len(prompt.echoed),
+                first=first,
             )
         if self.prompt_formatter is not None:
-            choice["prompt_logprobs"] = self.prompt_formatter.prompt(whole.prompt_logprobs)
+            choice["prompt_logprobs"] = self.prompt_formatter.prompt(prompt.logprobs)
         return choice
 
     def _object(self, choices: list[JsonObject]) -> JsonObject:

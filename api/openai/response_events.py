@@ -3,8 +3,7 @@
 Sans-IO: items, texts and an ending in, events out, as objects or as bytes; nothing is remembered,
 so an event can be built again for a client that resumes. Their order and numbers are the record's
 (`responses.record`). A delta comes for every token, so its bytes are put together from constant
-parts instead of from an object, at a tenth of the CPU. Frames are as OpenAI's SDKs read them (the
-HTML standard, 9.2); JSON has no line breaks, so one `data:` line is enough.
+parts instead of from an object, at a tenth of the CPU.
 """
 
 import enum
@@ -370,22 +369,6 @@ def _constant_parts(item: Item) -> tuple[bytes, bytes]:
         b',"output_index":%d,"item_id":%b,%b"delta":'
         % (item.index, _encode(item.item_id), content),
     )
-
-
-# Ends a chat stream; Responses streams end by their terminal event.
-DONE = b"data: [DONE]\n\n"
-
-
-def data_frame(value: JsonObject) -> bytes:
-    """One event without a name, as chat completions use."""
-    return b"data: " + _encode(value) + b"\n\n"
-
-
-def event_frame(part: Part) -> bytes:
-    """One event named by its `type`, as Responses use."""
-    name = part.item.delta_type if isinstance(part, Delta) else part["type"]
-    assert isinstance(name, str)
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))
 
 
 def notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:

@@ -1,6 +1,6 @@
-"""Ids of responses, completions and requests: random, and a response's names its frontend.
+"""Ids of responses, completions and requests: random; all but a request's name their frontend.
 
-    resp_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
+    resp_, chatcmpl_, cmpl_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
 
 Clients take ids as they are.
 """
@@ -13,7 +13,7 @@ import attrs
 
 # What two hex digits can name; `plan` checks it.
 FRONTENDS_MAX = 256
-_ID = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
+_ID = re.compile(r"(?:resp|chatcmpl|cmpl)_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
 # To ask the system for 16 bytes costs as much as for some hundred times as many.
 _DRAWN_AT_ONCE = 256
 
@@ -32,8 +32,8 @@ class IdSource:
     _requests: int = attrs.field(default=0, init=False)
 
     def draw(self, prefix: str) -> str:
-        """A new id of any kind: 128 random bits, which cannot be guessed."""
-        return f"{prefix}_{self._draw_digits()}"
+        """The id of a new completion of this frontend; it cannot be guessed."""
+        return f"{prefix}_{self.frontend:02x}{self._draw_digits()}"
 
     def draw_response_id(self) -> str:
         """The id of a new response of this frontend."""
@@ -63,6 +63,6 @@ def response_id_of(frontend: int, random_hex: str) -> str:
 
 
 def frontend_of(response_id: str) -> int | None:
-    """The rank of the frontend that drew this id; None when none of ours did."""
+    """The rank of the frontend that drew this id, whatever has it; None when none of ours did."""
     match = _ID.fullmatch(response_id)
     return None if match is None else int(match[1], 16)

@@ -91,6 +91,10 @@ RUNTIME = Body(
             IntegerKind(minimum=1, maximum=DEADLINE_MS_MAX),
             "When the answer must have ended, from its arrival; it is incomplete otherwise.",
         ),
+        "keep_s": Field(
+            NumberKind(minimum=0, maximum=KEEP_S_MAX),
+            "So long it goes on without a reader; without, it is aborted.",
+        ),
         **SAMPLING_FIELDS,
     },
     strict=True,
@@ -99,10 +103,6 @@ RUNTIME_FIELD = Field(Nested(RUNTIME), "Our extensions, all opt-in.")
 _RESPONSES_RUNTIME = Body(
     {
         **RUNTIME.fields,
-        "keep_s": Field(
-            NumberKind(minimum=0, maximum=KEEP_S_MAX),
-            "So long it goes on without a reader; without, it is aborted.",
-        ),
         "merge_ms": Field(
             IntegerKind(minimum=0, maximum=MERGE_MS_MAX),
             "So long text may wait for more, to be one event; the first and the last do not"

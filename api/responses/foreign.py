@@ -36,8 +36,8 @@ from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_erro
 from ..openai.response_events import Event
 from ..openai.response_id import frontend_of
 from ..schema.fields import JsonObject
-from .store import ResponseStore, response_not_found
-from .verbs import ANSWERS, EventBatch, carry_out
+from .store import response_not_found
+from .verbs import ANSWERS, EventBatch
 
 logger = logging.getLogger(__name__)
 # As for all calls over control channels: a process in a long call cannot answer sooner.
@@ -50,6 +50,7 @@ ROOT_CALL_S = 3.0
 # Calls that wait here for a reply, and replies that wait here for an end.
 CALLS_MAX = 256
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
+CarryOut = Callable[[ForeignCall], Awaitable[Any]]
 
 
 @attrs.define(eq=False)
@@ -97,7 +98,7 @@ class ForeignResponses:
         verb: ForeignVerb,
         response_id: str,
         principal: str,
-        starting_after: int | None = None,
+        starting_after: int | str | None = None,
         *,
         text: str = "",
         frontend: int | None = None,
@@ -181,7 +182,7 @@ class ForeignResponses:
 
     # ---- replies
 
-    async def answer(self, call: ForeignCall, store: ResponseStore) -> None:
+    async def answer(self, call: ForeignCall, carry_out: CarryOut) -> None:
         """Carry out another frontend's call and reply; nothing when it has given up by now.
 
         A failure is replied as well: this runs beside all that this frontend serves. Raises
@@ -193,7 +194,7 @@ class ForeignResponses:
         self._answering += 1
         try:
             with trio.move_on_after(CALL_S):
-                reply = await _answer_of(call, store)
+                reply = await _answer_of(call, carry_out)
                 try:
                     await self.send(reply)
                 except MessageTooLarge:
@@ -254,16 +255,9 @@ def _answer_in(reply: ForeignReply, verb: ForeignVerb, response_id: str) -> Any:
     return msgspec.json.decode(reply.text, type=ANSWERS.get(verb, JsonObject))
 
 
-async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
+async def _answer_of(call: ForeignCall, carry_out: CarryOut) -> ForeignReply:
     try:
-        found = await carry_out(
-            store,
-            call.verb,
-            call.response_id,
-            call.principal,
-            starting_after=call.starting_after,
-            text=call.text,
-        )
+        found = await carry_out(call)
         text = msgspec.json.encode(found).decode()
     except ApiError as error:
         if error.status == 404:

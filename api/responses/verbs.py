@@ -32,11 +32,21 @@ class EventBatch:
     is_last: bool
 
 
+@attrs.frozen
+class ChunkBatch:
+    """Some frames of one completion, the id of the last one, and whether they were the last."""
+
+    frames: str
+    position: str | None
+    is_last: bool
+
+
 # What a call brings, where it is not an object.
 ANSWERS: dict[ForeignVerb, Any] = {
     ForeignVerb.INPUT: Conversation,
     ForeignVerb.CONVERSATION: Conversation,
     ForeignVerb.EVENTS: EventBatch,
+    ForeignVerb.CHUNKS: ChunkBatch,
     ForeignVerb.CLAIM: Claim,
     ForeignVerb.EXECUTION: Execution,
 }
@@ -73,7 +83,8 @@ async def carry_out(
         case ForeignVerb.CLAIM:
             claim = msgspec.json.decode(text, type=ClaimCall)
             return store.claims.handle_claim(claim, time.monotonic_ns())
-        case ForeignVerb.EXECUTION:
+        case _:
+            assert verb is ForeignVerb.EXECUTION
             asked = msgspec.json.decode(text, type=ExecutionCall)
             return await _look_up(store, response_id, principal, asked)
 

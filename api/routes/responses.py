@@ -10,8 +10,8 @@ from ...runtime.messages import ForeignVerb
 from ..application import Application, Call
 from ..errors import bad_field
 from ..http.connection import HttpConnection
-from ..openai.response_events import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
+from ..openai.sse import event_frame
 from ..responses.claims import KeyedRequest
 from ..responses.history import input_items
 from ..responses.response import Response, ResponseReader
@@ -23,13 +23,16 @@ from .idempotency import REPLAYED, keyed_request
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
+# As browsers say where a stream was cut.
+RESUME_HEADERS = {"last-event-id": "starting_after"}
 GET_QUERY = Query(
     {
         "stream": Field(FlagKind(), "Whether to send its events instead of what it is now."),
         "starting_after": Field(
             IntegerKind(minimum=0), "Only events after this sequence number; needs `stream=true`."
         ),
-    }
+    },
+    headers=RESUME_HEADERS,
 )
 ITEMS_QUERY = Query(
     {
@@ -164,7 +167,7 @@ async def get_response(call: Call) -> None:
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
     connection, application, principal = call.connection, call.application, call.principal
-    response_id, query = call.resource_id, GET_QUERY.read(call.query)
+    response_id, query = call.resource_id, GET_QUERY.read(call.query, call.header)
     starting_after = query["starting_after"]
     if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)

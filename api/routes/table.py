@@ -15,7 +15,13 @@ from ..http.request import HttpRequest
 from ..openai.completion_requests import CHAT, COMPLETIONS
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
-from .completions import create_chat_completion, create_completion
+from .completions import (
+    STREAM_QUERY,
+    create_chat_completion,
+    create_completion,
+    resume_chat_completion,
+    resume_completion,
+)
 from .openapi import Route, openapi_document
 from .operations import (
     RESTART,
@@ -46,7 +52,7 @@ from .responses import (
 
 SOCKET_PATH = "/v1/responses"
 # What a page of another origin may send, if it does not say, and read, beside the usual.
-ALLOWED_HEADERS = "authorization, content-type, idempotency-key, x-request-id"
+ALLOWED_HEADERS = "authorization, content-type, idempotency-key, last-event-id, x-request-id"
 EXPOSED_HEADERS = "x-request-id, retry-after, idempotent-replayed"
 
 
@@ -152,7 +158,9 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/v1/responses/{id}", delete_response),
     Route("GET", "/v1/responses/{id}/input_items", list_input_items, query=ITEMS_QUERY),
     Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT, is_keyed=True),
+    Route("GET", "/v1/chat/completions/{id}/stream", resume_chat_completion, query=STREAM_QUERY),
     Route("POST", "/v1/completions", create_completion, body=COMPLETIONS, is_keyed=True),
+    Route("GET", "/v1/completions/{id}/stream", resume_completion, query=STREAM_QUERY),
     Route("POST", "/tokenize", tokenize, body=TOKENIZE),
     Route("POST", "/detokenize", detokenize, body=DETOKENIZE),
     Route("GET", "/tokenizer_info", get_tokenizer_info),

@@ -134,39 +134,57 @@ def never(value: object) -> bool:
 # ---- queries
 
 
+# The value of a header, by its lower-case name; None when there is none.
+HeaderReader = Callable[[str], str | None]
+
+
+def no_header(name: str) -> str | None:
+    """Of a request that has none."""
+    return None
+
+
 @attrs.frozen
 class Query:
-    """The parameters of one route: flags, integers and texts. Unknown ones are ignored."""
+    """The parameters of one route: flags, integers and texts. Unknown ones are ignored.
+
+    Instead of a parameter its header may come: {header, lower case: parameter}.
+    """
 
     fields: Mapping[str, Field]
+    headers: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
 
-    def read(self, query: str) -> dict[str, Any]:
+    def read(self, query: str, header: HeaderReader = no_header) -> dict[str, Any]:
         """The typed value of each parameter, None when absent; the last counts.
 
-        Raises `ApiError`.
+        Raises `ApiError`, also when a parameter and its header differ.
         """
         try:
             values = parse_qs(query, max_num_fields=PARAMETERS_MAX)
         except ValueError as error:
             raise bad_field("query", f"cannot be read: {error}") from None
         texts = {name: given[-1] for name, given in values.items()}
-        return {name: _value(field, name, texts.get(name)) for name, field in self.fields.items()}
+        found = {name: _value(field, name, texts.get(name)) for name, field in self.fields.items()}
+        for title, name in self.headers.items():
+            value = _value(self.fields[name], name, header(title) or None)
+            if value is not None and found[name] not in (None, value):
+                raise bad_field(name, f"differs from the header {title}")
+            found[name] = found[name] if value is None else value
+        return found
 
     def parameters(self) -> list[JsonObject]:
         """As OpenAPI's parameters."""
-        return [
-            {
-                "name": name,
-                "in": "query",
-                "required": False,
-                "description": field.about,
-                "schema": field.kind.schema(),
-            }
-            for name, field in self.fields.items()
+        made = [_parameter("query", name, field) for name, field in self.fields.items()]
+        return made + [
+            _parameter("header", title, self.fields[name]) for title, name in self.headers.items()
         ]
 
 
 NO_QUERY = Query({})
+
+
+def _parameter(place: str, name: str, field: Field) -> JsonObject:
+    about = {"description": field.about, "schema": field.kind.schema()}
+    return {"name": name, "in": place, "required": False, **about}
 
 
 def _value(field: Field, name: str, text: str | None) -> Any:

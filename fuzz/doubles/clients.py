@@ -113,7 +113,7 @@ class Answer:
         return error
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Server-sent events of the body: their data, and that a name equals their type."""
+        """Server-sent events of the body: their data, and that name and id are those of it."""
         assert self.headers["content-type"].startswith("text/event-stream")
         for frame in self.body.decode().removesuffix("\n\n").split("\n\n"):
             fields = dict(line.split(": ", 1) for line in frame.split("\n"))
@@ -123,7 +123,12 @@ class Answer:
             event = msgspec.json.decode(fields["data"])
             if "event" in fields:
                 assert fields["event"] == event["type"]
+                assert fields.get("id") == _text_of(event.get("sequence_number"))
             yield event
+
+
+def _text_of(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def encode(value: object) -> bytes:

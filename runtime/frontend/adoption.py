@@ -57,7 +57,11 @@ class AdoptedStream:
 
     def fill(self) -> None:
         """Give the flows what has come of their choices."""
-        for choice, flow in zip(self._stream.choices, self._flows, strict=True):
+        if self.generation is None:
+            return
+        taken = zip(self._stream.choices, self._flows, self.generation.choices, strict=True)
+        for choice, flow, said in taken:
+            said.inexact_from = choice.inexact_from
             _fill(choice, flow)
 
     @property

@@ -144,10 +144,14 @@ class GenerationStream:
     async def _take_in_time(self) -> GenerationOutput:
         with trio.move_on_at(self.deadline):
             return await self.collector.take()
+        self.expire()
+        return await self.collector.take()
+
+    def expire(self) -> None:
+        """The deadline has passed, for those who do not iterate: what has no end ends by that."""
         for choice in self.choices:
             if choice.finish_reason is None:
                 self.flows[choice.index].end(FinishReason.DEADLINE)
-        return await self.collector.take()
 
     def abort(self, choice: int) -> None:
         """End one choice early, the others go on; its last output says `FinishReason.ABORT`.

@@ -160,7 +160,7 @@ STREAMING_TASKS = (
 )
 
 REQUEST_TASKS = (
-    "connection", "connection-reader", "response", "choice", "lane", "socket-writer",
+    "connection", "connection-reader", "response", "completion", "lane", "socket-writer",
     "socket-ping", "socket-retirement",
 )  # fmt: skip
 

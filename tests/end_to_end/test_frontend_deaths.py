@@ -1,7 +1,8 @@
 """kill -9 of frontends in mid-stream: who comes back by number reads on, and sees one stream.
 
 One server with its default settings but for the number of frontends, and the bundled model. What is
-compared: every event but for the cuts of deltas, ids and times; the numbers of what is not cut.
+compared: every event but for the cuts of deltas, ids and times; the numbers of what is not cut; of
+chunks what they say together.
 """
 
 import json
@@ -17,6 +18,7 @@ import httpx
 import pytest
 import trio
 
+from ..api.chunks import said_of
 from .server import DEADLINE_S, Server, open_server, wait_until
 from .streams import TERMINAL
 
@@ -52,6 +54,89 @@ BODIES: dict[str, dict[str, Any]] = {
         "runtime": {"seed": 5},
     },
 }
+CHAT_PATH, PATH = "/v1/chat/completions", "/v1/completions"
+SHARED: dict[str, Any] = {
+    "max_tokens": TOKENS,
+    "temperature": 0.8,
+    "seed": 5,
+    "ignore_eos": True,
+    "stream_options": {"include_usage": True},
+}
+CHAT: dict[str, Any] = {**SHARED, "messages": [{"role": "user", "content": STORY}]}
+FUNCTION = {name: value for name, value in TOOL.items() if name != "type"}
+COMPLETIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat with logprobs": (CHAT_PATH, {**CHAT, "logprobs": True, "top_logprobs": 2}),
+    "chat of two": (CHAT_PATH, {**CHAT, "n": 2, "return_token_ids": True}),
+    "chat with stop strings": (CHAT_PATH, {**CHAT, "stop": ["\u2603", "snowman in the moon"]}),
+    "chat with tools": (
+        CHAT_PATH,
+        {
+            **CHAT,
+            "ignore_eos": False,
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "tool_choice": "required",
+        },
+    ),
+    "completions": (PATH, {**SHARED, "prompt": ["A fox", "One day"], "n": 2, "echo": True}),
+    "scored completions": (PATH, {**SHARED, "prompt": STORY, "echo": True, "logprobs": 1}),
+}
+
+
+@attrs.define(eq=False)
+class ResumedCompletion:
+    """All frames of one completion, over as many connections as it takes."""
+
+    path: str
+    frames: list[tuple[str, Any]] = attrs.field(factory=list)
+    connections: int = 0
+
+    @property
+    def completion_id(self) -> str:
+        completion_id = self.frames[0][1]["id"]
+        assert isinstance(completion_id, str)
+        return completion_id
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.frames) and self.frames[-1][1] == "[DONE]"
+
+    def is_under_way(self) -> bool:
+        return len(self.frames) >= BEGUN and not self.has_ended
+
+    async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        """From the request to the last frame."""
+        async with _stream(client, "POST", self.path, json={**body, "stream": True}) as lines:
+            await self._see(lines)
+        while not self.has_ended:
+            assert self.frames, "it was cut before its first frame"
+            path = f"{self.path}/{self.completion_id}/stream"
+            headers = {"last-event-id": self.frames[-1][0]}
+            async with _stream(client, "GET", path, headers=headers) as lines:
+                await self._see(lines)
+
+    async def _see(self, lines: AsyncIterator[str]) -> None:
+        self.connections += 1
+        event_id, seen = "", {event_id for event_id, _ in self.frames}
+        try:
+            async for line in lines:
+                if line.startswith("id: "):
+                    event_id = line.removeprefix("id: ")
+                elif line:
+                    assert event_id not in seen, event_id
+                    seen.add(event_id)
+                    text = line.removeprefix("data: ")
+                    self.frames.append((event_id, text if text == "[DONE]" else json.loads(text)))
+        except httpx.TransportError:
+            pass
+
+    def whole(self) -> Any:
+        """All of it, but for what differs from run to run."""
+        digits = self.completion_id.rpartition("_")[2]
+        choices, (usage, done) = said_of(json.loads(json.dumps(self.frames).replace(digits, "ID")))
+        for said in choices.values():
+            del said["chunk"]["created"]
+        del usage["usage"]["prompt_tokens_details"]  # a second choice may find the first one's
+        return choices, usage["usage"], done
 
 
 @attrs.define(eq=False)
@@ -139,13 +224,19 @@ async def _stream(
             await trio.lowlevel.checkpoint()
 
 
-async def ask_all(server: Server, salt: str, victims: list[int]) -> dict[str, ResumedStream]:
+async def ask_all(
+    server: Server, salt: str, victims: list[int]
+) -> dict[str, ResumedStream | ResumedCompletion]:
     """Every kind of stream at once; these processes are killed once all are under way."""
-    streams = {name: ResumedStream() for name in BODIES}
+    streams: dict[str, ResumedStream | ResumedCompletion] = {}
     async with server.client() as client, trio.open_nursery() as nursery:
         for name, body in BODIES.items():
             runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-            nursery.start_soon(streams[name].read, client, {**body, "runtime": runtime})
+            stream = streams[name] = ResumedStream()
+            nursery.start_soon(stream.read, client, {**body, "runtime": runtime})
+        for name, (path, body) in COMPLETIONS.items():
+            completion = streams[name] = ResumedCompletion(path)
+            nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
         if victims:
 
             def all_are_under_way() -> bool:

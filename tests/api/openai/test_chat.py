@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from triolet.api.openai.chat import ChatAnswer, ChatToolCalls
+from triolet.api.openai.chat import AnsweredPrompt, ChatAnswer, ChatToolCalls
 from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.messages import FinishReason
@@ -40,9 +40,10 @@ def test_a_piece_and_an_end_in_one_output_are_two_chunks() -> None:
 
 def test_a_piece_without_text_is_silent_unless_ids_are_wanted() -> None:
     output = GenerationOutput("", [1], 1)
-    assert ANSWER.chunks(output) == COMPLETION.chunks(2, output) == []
+    assert ANSWER.chunks(output) == COMPLETION.chunks(output) == []
     assert len(WITH_IDS.chunks(output)) == 1
-    (chunk,) = COMPLETION_IDS.chunks(2, output)
+    output.index = 2
+    (chunk,) = COMPLETION_IDS.chunks(output)
     (choice,) = choices_of(chunk)
     assert (choice["index"], choice["token_ids"]) == (2, [1])
 
@@ -102,13 +103,12 @@ def test_deltas_add_up_to_the_message_of_their_choice() -> None:
     calls = ChatToolCalls(ID)
     content, arguments, heads = "", "", list[Any]()
     for place, character in enumerate(TEXT):
-        deltas: list[Any] = calls.deltas(2, character, is_last=place == len(TEXT) - 1)
-        assert calls.deltas(1, "x", is_last=False) == [{"content": "x"}]
-        for delta in deltas:
-            content += delta.get("content", "")
-            for part in delta.get("tool_calls", []):
-                arguments += part["function"]["arguments"]
-                heads += [(part["id"], part["function"]["name"])] if "id" in part else []
+        delta: Any = calls.delta(2, character, is_last=place == len(TEXT) - 1)
+        assert calls.delta(1, "x", is_last=False) == {"content": "x"}
+        content += delta.get("content", "")
+        for part in delta.get("tool_calls", []):
+            arguments += part["function"]["arguments"]
+            heads += [(part["id"], part["function"]["name"])] if "id" in part else []
     assert (content, arguments, heads) == ("Well.", '{"a": 1}', [("call_2_0_abc", "f")])
 
 
@@ -119,7 +119,7 @@ def test_one_call_alone_when_they_must_not_be_parallel() -> None:
     assert once["tool_calls"] == ChatToolCalls(ID).message(0, TEXT)["tool_calls"]
     assert once["content"] == "Well.Well."
     calls = ChatToolCalls(ID, calls_max=1)
-    parts = [delta for piece in twice for delta in calls.deltas(0, piece, is_last=False)]
+    parts = [calls.delta(0, piece, is_last=False) for piece in twice]
     assert {
         part["index"] for delta in parts for part in cast("Any", delta.get("tool_calls", []))
     } == {0}
@@ -133,7 +133,7 @@ def test_a_named_call_ends_with_stop() -> None:
 
 def test_the_last_piece_ends_the_choice() -> None:
     output = GenerationOutput("a", [1], 1, finish_reason=FinishReason.STOP, stop_reason="END")
-    (chunk,) = COMPLETION.chunks(0, output)
+    (chunk,) = COMPLETION.chunks(output)
     assert chunk["choices"] == [
         {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop", "stop_reason": "END"}
     ]
@@ -143,8 +143,8 @@ def test_a_whole_answer_keeps_the_order() -> None:
     answer = GenerationChoice(0, [])
     answer.keep(GenerationOutput("a", [], 0))
     choices = [
-        WholeChoice(prompt_token_ids=[1], echoed="p", answer=answer),
-        WholeChoice(prompt_token_ids=[2]),
+        WholeChoice(AnsweredPrompt([1], "p"), answer),
+        WholeChoice(AnsweredPrompt([2])),
     ]
     whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
     first, second = choices_of(whole)
@@ -159,7 +159,10 @@ def test_a_whole_answer_keeps_the_order() -> None:
 
 
 def test_ids_of_a_prompt_come_with_its_echo() -> None:
-    (choice,) = choices_of(COMPLETION_IDS.echo_chunk(1, "p", [4]))
+    opening = COMPLETION_IDS.opening(1, AnsweredPrompt([4], "p"))
+    assert opening is not None
+    (choice,) = choices_of(opening)
+    assert COMPLETION.opening(1, AnsweredPrompt([4])) is None
     assert (choice["text"], choice["prompt_token_ids"]) == ("p", [4])
     assert COMPLETION.usage_chunk(Usage(1, 2))["choices"] == []
     assert ANSWER.usage_chunk(Usage(1, 2))["choices"] == []

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from triolet.api.errors import engine_error
 from triolet.api.openai.logprobs import make_formatter
 from triolet.api.openai.response_events import (
-    DONE,
     TERMINAL_TYPES,
     Delta,
     Ending,
     Event,
     Item,
     Status,
-    data_frame,
     encode_part,
-    event_frame,
 )
 from triolet.api.openai.response_id import FRONTENDS_MAX, IdSource, frontend_of, response_id_of
 from triolet.api.responses.record import ResponseRecord
@@ -116,12 +113,6 @@ def test_other_events_get_their_lane() -> None:
     assert msgspec.json.decode(encode_part(event, "a")) == {**event, "stream_id": "a"}
 
 
-def test_frames() -> None:
-    assert data_frame({"a": "line\nbreak"}) == b'data: {"a":"line\\nbreak"}\n\n'
-    assert event_frame({"type": "t", "n": 1}) == b'event: t\ndata: {"type":"t","n":1}\n\n'
-    assert DONE == b"data: [DONE]\n\n"
-
-
 RANDOM = "0123456789abcdef" * 2
 
 
@@ -149,7 +140,7 @@ def test_each_draw_is_another_one() -> None:
     ids = IdSource(7)
     drawn = [ids.draw_response_id() for _ in range(1000)]
     assert {frontend_of(response_id) for response_id in drawn} == {7}
-    others = [ids.draw("cmpl").removeprefix("cmpl_") for _ in range(1000)]
-    assert {len(digits) for digits in others} == {32}
+    others = [ids.draw(kind) for kind in ("cmpl", "chatcmpl") for _ in range(500)]
+    assert {frontend_of(completion_id) for completion_id in others} == {7}
     assert len({ids.draw_request_id() for _ in range(1000)}) == 1000
-    assert len({response_id[-32:] for response_id in drawn} | set(others)) == 2000
+    assert len({drawn_id[-32:] for drawn_id in drawn + others}) == 2000

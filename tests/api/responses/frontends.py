@@ -66,7 +66,9 @@ class Server:
                 raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
             application.foreign.handle_reply(delivery.message)
         else:
-            self.nursery.start_soon(application.foreign.answer, delivery.message, application.store)
+            self.nursery.start_soon(
+                application.foreign.answer, delivery.message, application.carry_out
+            )
 
 
 @asynccontextmanager

@@ -67,6 +67,7 @@ class Lives:
         if frontend.client.journal is not None:
             self.bed.cut_off(frontend)
             frontend.client.journal = self.present.store.journal = None
+            self.present.completions.journal = None
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Application]:
@@ -77,8 +78,7 @@ class Lives:
             streams = adopt_streams(frontend, journal)
             frontend.client.handle_rebuilt()
             async with self._serve(frontend) as application:
-                application.store.adopted_keep_s = KEEP_S
-                await application.responses.adopt(streams)
+                await application.adopt(streams, KEEP_S)
                 for response in application.store.running():
                     until_s = trio.current_time() + KEEP_S + 1
                     assert response.is_keyed or response.scope.deadline < until_s

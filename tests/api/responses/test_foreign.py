@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.http.access import Authentication
 from triolet.api.openai.response_id import response_id_of
@@ -19,8 +20,6 @@ from triolet.api.responses.foreign import (
     ForeignResponses,
     RootCalls,
 )
-from triolet.api.responses.store import ResponseStore
-from triolet.api.settings import ServerLimits
 from triolet.runtime.messages import (
     ControlCall,
     ForeignCall,
@@ -327,7 +326,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         response_id=FOREIGN,
         principal=Authentication.of_keys(("one",)).authenticate("Bearer one"),
     )
-    await foreign.answer(call, ResponseStore(ServerLimits()))
+    await foreign.answer(call, Application(FakeGenerator()).carry_out)
     assert sent == [reply_to(call, ForeignOutcome.NOT_FOUND)]
     assert trio.current_time() == pytest.approx(CALL_S)
 

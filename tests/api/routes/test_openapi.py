@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from triolet.api.responses.claims import HEADER
+from triolet.api.routes import completions as completion_routes
 from triolet.api.routes import responses as response_routes
 from triolet.api.routes.openapi import Route, openapi_document
 from triolet.api.routes.table import ROUTES
@@ -31,6 +32,7 @@ def test_every_route_and_field_is_in_it(route: Route) -> None:
     names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
     in_path = {("path", "id")} if "{id" in route.path else set()
     in_header = {("header", HEADER)} if route.is_keyed else set()
+    in_header |= {("header", name) for name in route.query.headers}
     assert names == in_path | in_header | {("query", name) for name in route.query.fields}
     kinds = [next(iter(security)) for security in operation["security"]]
     assert kinds == ([] if route.is_open else ["adminKey"] if route.is_admin else ["key"])
@@ -49,7 +51,8 @@ def test_nothing_else_is_in_it() -> None:
 
 
 def test_every_query_that_a_handler_reads_is_its_routes() -> None:
-    tables = {name: it for name, it in vars(response_routes).items() if isinstance(it, Query)}
+    routes = vars(response_routes) | vars(completion_routes)
+    tables = {name: it for name, it in routes.items() if isinstance(it, Query)}
     for route in ROUTES:
         read = route.handler.__code__.co_names
         used = [tables[name] for name in read if name in tables]

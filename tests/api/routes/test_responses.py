@@ -66,8 +66,15 @@ async def test_a_cut_stream_is_resumed_without_gap_or_repeat(
         path = f"/v1/responses/{running.response_id}?stream=true&starting_after=24"
         async with open_client(application) as other:
             text, numbers = said(await other.request("GET", path))
+        path = f"/v1/responses/{running.response_id}?stream=true"
+        async with open_client(application) as other:
+            ids = {"last-event-id": "24"}
+            again = await other.request("GET", path, headers=ids)
+            refused = await other.request("GET", path + "&starting_after=32", headers=ids)
     assert text == "345678"
     assert numbers == [40, 48, 56, 64, 72, 73, 74, 75, 76]
+    assert said(again)[0] == text
+    assert (refused.status, refused.error["param"]) == (400, "starting_after")
 
 
 @pytest.mark.parametrize(

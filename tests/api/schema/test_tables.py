@@ -116,6 +116,34 @@ def test_anything_is_read_or_refused_by_name(values: dict[str, object]) -> None:
 
 # ---- queries
 
+RESUMED = Query(
+    {"after": Field(IntegerKind(minimum=0), "Behind this.")}, headers={"last-event-id": "after"}
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "header", "value"),
+    [
+        ("", None, None),
+        ("", "", None),
+        ("", "7", 7),
+        ("after=7", "7", 7),
+        ("after=07", "7", 7),
+        ("after=7", "", 7),
+        ("after=0", "0", 0),
+    ],
+)
+def test_a_header_stands_for_a_parameter(query: str, header: str, value: int | None) -> None:
+    assert RESUMED.read(query, {"last-event-id": header}.get) == {"after": value}
+
+
+@pytest.mark.parametrize(("query", "header"), [("after=7", "8"), ("after=0", "1"), ("", "x")])
+def test_a_header_is_read_as_the_parameter_and_must_not_differ(query: str, header: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        RESUMED.read(query, {"last-event-id": header}.get)
+    assert (caught.value.status, caught.value.param) == (400, "after")
+
+
 QUERY = Query(
     {
         "flag": Field(FlagKind(), "Yes or no."),

@@ -1,0 +1,1 @@
+"""Chat completions and completions: what runs above their connections, and is resumed."""
