@@ -205,7 +205,7 @@ def _headers(key: str) -> dict[str, str]:
 
 
 async def ask(
-    port: int, method: str, path: str, key: str = "", body: Event | None = None
+    port: int, method: str, path: str, *, key: str = "", body: Event | None = None
 ) -> tuple[int, Any]:
     """One HTTP request on a connection of its own: status and decoded JSON (text if it is none).
 

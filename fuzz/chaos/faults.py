@@ -142,7 +142,7 @@ async def cancel(
         return "sent"
     try:
         path = f"/v1/responses/{history.response_id}/cancel"
-        status, answer = await ask(port, "POST", path, connection.key)
+        status, answer = await ask(port, "POST", path, key=connection.key)
     except Lost as lost:
         raise Void(f"the cancel had no answer: {lost}") from None
     if status != 200:

@@ -77,7 +77,7 @@ class Keepsakes:
         answer: tuple[int, Any] = (0, "no answer")
         for _ in range(ASKED_MAX):
             try:
-                answer = await ask(self.port, method, path, self.key, body)
+                answer = await ask(self.port, method, path, key=self.key, body=body)
             except Lost as lost:
                 answer = (0, str(lost))
             if answer[0] and answer[0] not in SERVER_ERRORS:

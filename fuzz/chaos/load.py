@@ -140,18 +140,30 @@ async def read_whole(
     with trio.move_on_after(STREAM_DEADLINE_S):
         while history.ending is None:
             try:
-                async with open_events(history.transport, port, key=key) as connection:
-                    if history.response_id:
-                        history.come_back(trio.current_time())
-                        await connection.resume(history.response_id, history.last_number)
-                    else:
-                        await connection.create(body)
-                        on_event()
-                    await read_history(connection, history, on_event)
+                await _read_on(port, body, history, key=key, on_event=on_event)
             except Lost as lost:
                 history.lose(str(lost), trio.current_time())
             await trio.sleep(RETURN_S if history.ending is None else 0)
     history.give_up(trio.current_time())
+
+
+async def _read_on(
+    port: int,
+    body: dict[str, Any],
+    history: StreamHistory,
+    *,
+    key: str,
+    on_event: Callable[[], None],
+) -> None:
+    """By one connection. Raises `Lost`."""
+    async with open_events(history.transport, port, key=key) as connection:
+        if history.response_id:
+            history.come_back(trio.current_time())
+            await connection.resume(history.response_id, history.last_number)
+        else:
+            await connection.create(body)
+            on_event()
+        await read_history(connection, history, on_event)
 
 
 async def run_script(
