@@ -70,9 +70,8 @@ class Journal:
     _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
     # What the API keeps beside them.
     _values: dict[str, NamedValue] = attrs.field(factory=dict, init=False)
-    # Streams that run: those whose every step is written down, and those of which nothing is yet.
+    # Streams that run and whose every step is written down.
     _open: set[str] = attrs.field(factory=set, init=False)
-    _later: set[str] = attrs.field(factory=set, init=False)
     _is_given_up: bool = attrs.field(default=False, init=False)
 
     @classmethod
@@ -102,6 +101,8 @@ class Journal:
 
         Raises `Overloaded`, `JournalStreamTooLarge`; then it is not written down.
         """
+        if self._is_given_up:
+            return
         record = AdmissionRecord.of(
             note.name,
             [request for request, _ in requests],
@@ -117,7 +118,6 @@ class Journal:
         stream = JournalStream(record, choices)
         self._keep(stream)
         if not note.is_resumable:
-            self._later.add(note.name)
             return
         self._open.add(note.name)
         try:
@@ -135,21 +135,17 @@ class Journal:
         stream = self._streams.get(name)
         if stream is None or stream.said is not None:
             return
+        is_written = _is_written(stream)
         stream.handle_end(said)
         self._open.discard(name)
-        if name in self._later:
-            self._later.remove(name)
-            self._append(stream.snapshot())
-        else:
-            self._append(StreamEnd(name, said))
+        self._append(StreamEnd(name, said) if is_written else stream.snapshot())
 
     def forget(self, name: str) -> None:
         """Nothing of it is wanted any more."""
         stream = self._streams.get(name)
         if stream is not None:
-            is_written = name not in self._later
             self._drop(stream)
-            if is_written:
+            if _is_written(stream):
                 self._append(Deletion(name))
 
     # ---- what the API keeps beside streams
@@ -160,6 +156,8 @@ class Journal:
 
     def keep_value(self, name: str, value: bytes) -> None:
         """A successor finds it; its owner bounds how many there are. No stream has this name."""
+        if self._is_given_up:
+            return
         record = NamedValue(name, value)
         self._values.pop(name, None)
         self._values[name] = record
@@ -240,7 +238,6 @@ class Journal:
         name = stream.admission.name
         del self._streams[name]
         self._open.discard(name)
-        self._later.discard(name)
         for choice in stream.choices:
             del self._choices[choice.request.request_id]
 
@@ -270,8 +267,12 @@ class Journal:
         self._choices.clear()
         self._values.clear()
         self._open.clear()
-        self._later.clear()
         self.writer.abandon()
+
+
+def _is_written(stream: JournalStream) -> bool:
+    """Whether the journal has anything of it."""
+    return stream.admission.is_resumable or stream.said is not None
 
 
 @contextmanager

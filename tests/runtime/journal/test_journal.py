@@ -138,7 +138,11 @@ def test_a_journal_that_can_take_no_more_is_given_up_and_leaves_none() -> None:
     journal.append_message(ENGINE, frame(rows((1, 0, 5))))
     memory.is_full = False
     assert journal.streams() == []
+    number = journal.writer.number
     admit(journal, "s2")
+    journal.keep_value("a value", b"")
+    journal.append_message(ENGINE, frame(rows((1, 1, 6))))
+    assert (journal.streams(), journal.values(), journal.writer.number) == ([], {}, number)
     journal.end_choice("s1#0", FinishReason.ABORT)
     journal.end("s1", b"")
     journal.forget("s1")
