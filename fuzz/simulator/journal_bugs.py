@@ -1,6 +1,6 @@
 """Bugs planted into journals and their adoption, as in `bugs`: each one rule broken.
 
-What they cost is seen when a frontend dies: by whoever comes back to a stream, or by what its
+What they cost is seen when a frontend dies: by a client that comes back to a stream, or by what its
 clients had of it and the next life has not.
 """
 

@@ -85,7 +85,7 @@ class Request:
     back_after_s: float = 0.0
     # When it has finished, its client reads it again after so many seconds, if at all.
     again_after_s: float = math.inf
-    # Whoever adopts it is killed while it does.
+    # Each life that adopts it is killed while it does.
     ends_adopters: bool = False
 
 

@@ -30,7 +30,7 @@ class SimResponses:
     # By name; without those that clients of this life have begun, or have come back to.
     adopted: dict[str, AdoptedStream] = attrs.field(factory=dict, init=False)
     adopted_at: float = attrs.field(factory=trio.current_time, init=False)
-    # Those that may end, as nobody reads them.
+    # Those that may end, as they have no reader.
     _unread: set[str] = attrs.field(factory=set, init=False)
 
     def note(self, name: str, request: Request) -> AdmissionNote:
@@ -69,7 +69,7 @@ class SimResponses:
         self.process.start_soon(self._expire, name)
 
     def forget(self, name: str) -> None:
-        """Nobody wants to know of it."""
+        """It is wanted no more."""
         stream = self.adopted.pop(name, None)
         if stream is not None:
             stream.forget()

@@ -176,7 +176,7 @@ class Scene:
         return found[0] if found else None
 
     def is_over(self, receiver: Peer, sender: Peer) -> bool:
-        """Whether the receiver has been told that this life of the sender is over."""
+        """Whether the receiver knows that this life of the sender is over."""
         if receiver.role == "engine":
             return self._is_frontend_over(receiver, sender)
         hub, engine = receiver, sender

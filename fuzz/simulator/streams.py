@@ -78,7 +78,7 @@ class StreamHistory:
     # Credit that its client has given for sure, and that which it may have given.
     granted: int = attrs.field(default=0, init=False)
     granted_at_most: int = attrs.field(default=0, init=False)
-    # Of each choice, how many tokens it had when others' were told last.
+    # Of each choice, how many tokens it had when an event last said that they are others'.
     _other_at: list[int | None] = attrs.field(init=False)
     # Of each choice, how many tokens have come in this life.
     _seen: list[int] = attrs.field(init=False)
@@ -110,7 +110,7 @@ class StreamHistory:
         again = taken[first : self._seen[index]]
         old, new = piece.token_ids[: len(again)], piece.token_ids[len(again) :]
         _demand(old == again, f"{name}: tokens {old} at {first} of choice {index}, before {again}")
-        if piece.inexact and self._other_at[index] != first:  # else it was told before
+        if piece.inexact and self._other_at[index] != first:  # else an event came before
             for _ in range(piece.inexact):
                 self._handle_inexact(index)
             self._other_at[index] = first
@@ -150,7 +150,7 @@ class StreamHistory:
         return again
 
     def _allow_others(self, index: int, first: int) -> None:
-        """Of what lives before have seen, the first place alone is told."""
+        """Of what lives before have seen, an event names the first place alone."""
         taken, params = self.taken[index], params_of(self.request, self.model)
         for place in range(first, len(taken)):
             if any(each.tokens[: place + 1] == taken[: place + 1] for each in self.wanted[index]):

@@ -174,7 +174,9 @@ class SimExecutor:
             raise ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGKILL)))
         await self._replaced.wait()
         is_kept, self._is_kept = self._is_kept, True
-        if not is_kept:  # only now, as nobody may look between this and the core's `forget_blocks`
+        if (
+            not is_kept
+        ):  # only now, as no check may come between this and the core's `forget_blocks`
             self._drop_names()
         return is_kept
 

@@ -121,7 +121,7 @@ class FrontendDirectory:
     _awaited: set[int] = attrs.field(factory=set, init=False)
 
     def handle_starting(self, rank: int) -> int:
-        """Another life is to own this home, and nobody else any more. Returns its term."""
+        """Another life is to own this home, and no other any more. Returns its term."""
         self._last_term += 1
         self._terms[rank] = self._last_term
         return self._last_term

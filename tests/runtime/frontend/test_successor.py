@@ -103,7 +103,7 @@ async def tokens_of(bed: Bed, prompt: str, params: SamplingParams = PARAMS) -> l
 async def streams_of(
     bed: Bed, *prompts: str, params: SamplingParams = PARAMS
 ) -> AsyncIterator[None]:
-    """Streams that nobody reads, at the end of their credit."""
+    """Streams without a reader, at the end of their credit."""
     ledger = bed.client.ledger
 
     async def hold(prompt: str) -> None:
@@ -224,7 +224,7 @@ async def test_without_a_ledger_the_first_resync_aborts_all(null_folder: pathlib
 async def test_what_a_lower_term_says_late_does_nothing(
     null_folder: pathlib.Path, forgets: bool
 ) -> None:
-    """Its link is forgotten, or is still up as nobody has noticed that it lives."""
+    """Its link is forgotten, or is still up as its life was not noticed."""
     async with small_bed(null_folder) as bed:
         expected = await tokens_of(bed, "hello world")
         before = added(bed)
