@@ -83,6 +83,18 @@ def engine_error() -> ApiError:
     return ApiError(500, "The engine ended this request", "request_failed", SERVER_ERROR)
 
 
+def frontends_died(what: str, code: str) -> ApiError:
+    """The 500 for what ended two frontends in turn, and is left alone."""
+    message = f"The frontend that had this {what} died, and so did those that went on with it"
+    return ApiError(500, message, code, SERVER_ERROR)
+
+
+def too_many_readers(what: str, readers_max: int) -> ApiError:
+    """The 429 for one more reader of one response or completion."""
+    reason = f"{readers_max} readers are attached to this {what} already"
+    return ApiError(429, reason, "too_many_readers", "rate_limit_error")
+
+
 def head_too_large() -> ApiError:
     """The 431 for more headers than are read."""
     return ApiError(431, "The request head is too large", "request_head_too_large")

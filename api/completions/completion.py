@@ -21,10 +21,10 @@ from ...engine.messages import FinishReason
 from ...nurseries.tasks.parking import ParkingPlace
 from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
-from ..errors import ApiError, engine_error, to_api_error
+from ..errors import ApiError, engine_error, frontends_died, to_api_error, too_many_readers
 from ..openai.chat import AnsweredPrompt
 from .cursor import CompletionCursor
-from .order import CompletionOrder, Streams, lost
+from .order import CompletionOrder, Streams
 from .record import ChoiceRecord, CompletionRecord
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class StreamedCompletion:
     # ---- its task
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `completion`: from the prompts until nobody wants it any more.
+        """Background task `completion`: from the prompts until it is wanted no more.
 
         Raises `ApiError` when it is not admitted; afterwards nothing: a failure is its end.
         Cancellation: its requests are aborted.
@@ -75,7 +75,7 @@ class StreamedCompletion:
                 async with AsyncExitStack() as stack:
                     opened = await self.streams.open(stack)
                     if opened is None:
-                        self.record.end(lost())
+                        self.record.end(frontends_died("completion", "completion_lost"))
                     else:
                         self._begin([_Source(self, *each) for each in opened])
                     self._is_admitted = True
@@ -182,8 +182,7 @@ class StreamedCompletion:
         or when too many read already.
         """
         if len(self._readers) >= READERS_MAX:
-            reason = f"{READERS_MAX} readers are attached to this completion already"
-            raise ApiError(429, reason, "too_many_readers", "rate_limit_error")
+            raise too_many_readers("completion", READERS_MAX)
         self.pull()
         includes_usage = self.order.request.options.include_usage
         cursor = CompletionCursor(self.record, self.order.answer(), includes_usage)

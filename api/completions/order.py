@@ -16,7 +16,6 @@ from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import Usage
 from ...runtime.text.prompts import Prompt
-from ..errors import SERVER_ERROR, ApiError
 from ..openai.chat import AnsweredPrompt, ChatAnswer, ChatToolCalls
 from ..openai.completion_requests import ChatRequest, CompletionsRequest, TextOrIds
 from ..openai.completions import CompletionsAnswer, usage_of
@@ -200,13 +199,3 @@ class AdoptedOrder:
             echoed = await self.order.echoed(place)
             opened.append((stream, AnsweredPrompt(stream.prompt_token_ids, echoed)))
         return opened
-
-
-def lost() -> ApiError:
-    """The end of a completion of which two frontends have died."""
-    return ApiError(
-        500,
-        "The frontend that had this completion died, and so did those that went on with it",
-        "completion_lost",
-        SERVER_ERROR,
-    )

@@ -18,7 +18,7 @@ from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.journal.journal import Journal
 from ...runtime.messages import ForeignVerb
-from ..errors import ApiError
+from ..errors import ApiError, frontends_died
 from ..openai.completion_requests import (
     ChatRequest,
     CompletionsRequest,
@@ -32,7 +32,7 @@ from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
 from .completion import CompletionReader, StreamedCompletion
 from .cursor import RESUMABLE_CHOICES_MAX
-from .order import CHAT_KIND, COMPLETIONS_KIND, AdoptedOrder, CompletionOrder, lost
+from .order import CHAT_KIND, COMPLETIONS_KIND, AdoptedOrder, CompletionOrder
 
 logger = logging.getLogger(__name__)
 # How long another frontend waits for further chunks, and how many tokens it gets at once.
@@ -208,9 +208,10 @@ class CompletionService:
             values=values,
         )
         if [part.admission.name for part in parts] != order.names:
-            raise lost()  # it was cut within its admission, of which its client does not know
-        age_s = (time.monotonic_ns() - first.admitted_ns) / 1e9
-        deadline = trio.current_time() + request.options.runtime.deadline_s - age_s
+            raise frontends_died(
+                "completion", "completion_lost"
+            )  # it was cut within its admission, of which its client does not know
+        deadline = parts[0].admitted_at + request.options.runtime.deadline_s
         keep_s = max(request.options.keep_s, self.adopted_keep_s)
         streams = AdoptedOrder(order, parts, deadline)
         return StreamedCompletion(order, streams, keep_s, self.on_ended)

@@ -6,13 +6,11 @@ its tokens. One that has not ended is yet to be run.
 
 import time
 
-import trio
-
 from ...engine.errors import EngineError
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.text.outputs import Usage
-from ..errors import SERVER_ERROR, ApiError
+from ..errors import frontends_died
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import Ending, ResponseEvents, Status
 from ..openai.responses_request import read_response_request
@@ -31,11 +29,10 @@ def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) ->
     """
     admission = adopted.admission
     kept, first = kept_request(admission), admission.requests[0]
-    age_s = (time.monotonic_ns() - first.admitted_ns) / 1e9
     request = read_response_request(
         kept.values,
         model=generator.model_name,
-        now=trio.current_time() - age_s,
+        now=adopted.admitted_at,
         has_tools=has_tools,
     )
     request.values = {}
@@ -64,7 +61,8 @@ def rebuild_end(response: Response) -> int | None:
     assert adopted is not None
     said, generation = adopted.said, adopted.generation
     if generation is None:
-        response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=_lost()))
+        error = frontends_died("response", LOST_CODE)
+        response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=error))
         return time.monotonic_ns()
     if said is None:
         return None
@@ -87,12 +85,3 @@ def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding
                 return
     except EngineError:
         pass  # so it ended
-
-
-def _lost() -> ApiError:
-    return ApiError(
-        500,
-        "The frontend that had this response died, and so did those that went on with it",
-        LOST_CODE,
-        SERVER_ERROR,
-    )

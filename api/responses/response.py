@@ -24,7 +24,7 @@ from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
-from ..errors import ApiError, to_api_error
+from ..errors import ApiError, to_api_error, too_many_readers
 from ..openai.response_events import Ending, Part, Status, ending_of, notice_of
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
@@ -294,8 +294,7 @@ class Response:
         Raises `ApiError` for a number that is not there yet, or when too many read already.
         """
         if len(self._readers) >= READERS_MAX:
-            reason = f"{READERS_MAX} readers are attached to this response already"
-            raise ApiError(429, reason, "too_many_readers", "rate_limit_error")
+            raise too_many_readers("response", READERS_MAX)
         cursor = RecordReader.behind(self.record, starting_after, with_notices=with_notices)
         reader = ResponseReader(self, cursor, wake)
         self._readers.append(reader)

@@ -9,7 +9,7 @@ A stream during whose adoption two lives have died is left alone: it would end e
 API hears of it still, to say so; if that ends two more, it is forgotten.
 """
 
-import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -32,7 +32,6 @@ from .frontend import Frontend
 from .generation import GenerationStream
 from .request_flow import CreditWindow, RequestFlow, StreamCredit
 
-logger = logging.getLogger(__name__)
 REBUILD_DEATHS_MAX = 2
 
 
@@ -68,6 +67,12 @@ class AdoptedStream:
     def admission(self) -> AdmissionRecord:
         """What its API has noted of it, and its requests."""
         return self._stream.admission
+
+    @property
+    def admitted_at(self) -> float:
+        """When, by trio's clock of this process."""
+        age_ns = time.monotonic_ns() - self.admission.requests[0].admitted_ns
+        return trio.current_time() - age_ns / 1e9
 
     @property
     def said(self) -> bytes | None:

@@ -149,7 +149,6 @@ class AdmissionRecord:
     surface: str = ""
     body: bytes = b""
     created_at: int = 0
-    deadline_ns: int | None = None
     # Whether its client can come back to it before its end.
     is_resumable: bool = True
 
