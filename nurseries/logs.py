@@ -56,12 +56,16 @@ class LogSettings:
     format: str = attrs.field(
         default=HUMAN,
         validator=attrs.validators.in_(FORMATS),
-        metadata={"option": "log-format", "help": "human, or json: one object a line."},
+        metadata={
+            "option": "log-format",
+            "help": "Lines for people, or one JSON object a line.",
+            "one_of": FORMATS,
+        },
     )
     level: str = attrs.field(
         default="info",
         validator=attrs.validators.in_(LEVELS),
-        metadata={"option": "log-level", "help": "debug, info, warning or error."},
+        metadata={"option": "log-level", "help": "Least level that is logged.", "one_of": LEVELS},
     )
 
     @property

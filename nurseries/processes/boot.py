@@ -1,6 +1,7 @@
 """First module of every child process: death signal and signal handlers, then its own module.
 
     python -m triolet.nurseries.processes.boot MODULE CONTROL_FD DEATH_FD WORDS_FD [AHEAD_MODULE …]
+    python -m triolet.nurseries.processes.boot MODULE CONTROL_FD DEATH_FD WORDS_FD --forks
 
 A module that imports a tensor library needs seconds before its first line of code. If its parent
 dies meanwhile, or asks it to stop, or the import itself fails, there must be a death notice, a
@@ -45,7 +46,7 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     """Arm, then run `module` as the main program with `fds` as its arguments.
 
     The modules `ahead` are started before, as children of this process; behind the fds come
-    what they have become (`Spawned.encode`).
+    what they have become (`Spawned.encode`). An option in their place is passed on.
 
     Faults of the interpreter are written to the last words, and so is an error that the module
     raises; it is raised again.
@@ -56,8 +57,8 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     faulthandler.enable(file=words_fd, all_threads=True)
     relax_collector()
     try:
-        started = []
-        if ahead:
+        started = ahead
+        if ahead and not ahead[0].startswith("-"):
             from .spawned import spawn
 
             started = [spawn(each).encode() for each in ahead]

@@ -21,10 +21,11 @@ from ..tasks.service import single_error, single_errors_unwrapped
 from ..tasks.task_tree import ProcessTree, render_tree, task_tree
 from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
 from .death_watch import PARENT_GONE, monitor_parent
+from .fork_server import serve_forks
 from .heap import settle_modules
 from .last_words import write_last_words
 from .process import EXIT_CHILD_KILLED, ProcessDied
-from .spawned import Spawned
+from .spawned import FORKS, Spawned
 
 # The whole ladder of a parent takes half of this, so it matters only to a child without one.
 EXIT_BOUND_S = 5.0
@@ -78,9 +79,14 @@ def run_child(
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1;
     with 72 when it is the death of a process of its own that was killed from outside.
+
+    In a fork server this is where the copies begin.
     """
     settle_modules()
-    control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
+    if sys.argv[4:] == [FORKS]:
+        (control_fd, death_fd, words_fd), ahead = serve_forks(*map(int, sys.argv[1:4]))
+    else:
+        control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
     # `boot` has done this already, unless the module was started in some other way.
     parent_pid = arm_death_signal(control_fd)
     take_signals(lambda _number, _frame: None)  # an order comes by the death pipe
@@ -112,8 +118,9 @@ async def run_until_stopped(
     """Run `async_main(fds)` beside the death monitor; return the exit code that it has earned.
 
     Raises what `async_main` raises. A death monitor that is cancelled takes the main function with
-    it: without one, no child may live. `exit_process` is called with `EXIT_STOP_OVERDUE` if
-    `async_main` is not over `exit_bound_s` seconds after the order.
+    it: without one, no child may live. `exit_process` is called with `EXIT_ORPHANED` at once if the
+    parent is gone, and with `EXIT_STOP_OVERDUE` if `async_main` is not over `exit_bound_s` seconds
+    after the order.
     """
     stop = StopOrder()
     with single_errors_unwrapped():
@@ -144,10 +151,15 @@ async def _run_death_monitor(
     exit_process: Callable[[int], object],
     task_status: trio.TaskStatus[None],
 ) -> None:
+    def on_gone(reason: str) -> None:
+        if reason == PARENT_GONE:  # as by the SIGKILL that comes: no journal is to have an end
+            exit_process(EXIT_ORPHANED)
+        stop.order(reason)
+
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(
-                partial(monitor_parent, fds.death_fd, parent_pid=parent_pid, on_gone=stop.order)
+                partial(monitor_parent, fds.death_fd, parent_pid=parent_pid, on_gone=on_gone)
             )
             task_status.started()
             with waiting_for("an order to stop"):

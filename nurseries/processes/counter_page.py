@@ -59,6 +59,11 @@ class CounterPage:
     _slots: list[memoryview]
     _own: CounterSlot
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no process with a lower place lives."""
+        return next((slot for slot in self._slots if slot[OWNER]), None) is self._own.words
+
     def publish(self, numbers: Numbers) -> bool:
         """Store what this process counts now; whether any of it is new."""
         return self._store(self._own.change(numbers))

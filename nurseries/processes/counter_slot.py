@@ -33,8 +33,8 @@ Numbers = Mapping[Name, int]
 Store = tuple[int, int]
 
 COUNTER, GAUGE = "counter", "gauge"
-# Pulled out of the air; a frontend has some hundred numbers, and one for each route and status.
-NUMBERS_MAX = 512
+# Pulled out of the air; a frontend has some 300 numbers, and one for each route and status.
+NUMBERS_MAX = 1280
 NAME_BYTES = 96
 WORD_BYTES = 8
 _LAYOUT, OWNER, _COUNT = range(3)

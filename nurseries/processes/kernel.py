@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from .death_watch import is_exiting, is_stopped
+from .death_watch import count_oom_kills, is_exiting, is_stopped
 from .orphans import child_pids
 from .spawned import Spawned, spawn
 
@@ -16,11 +16,19 @@ from .spawned import Spawned, spawn
 class Kernel:
     """The real one. A pidfd is any descriptor that is readable from the death on."""
 
+    # Whether fork servers are of use.
+    has_forks = True
+
     def spawn(
-        self, module: str, *, ahead: Sequence[str], environment: Mapping[str, str]
+        self,
+        module: str,
+        *,
+        ahead: Sequence[str],
+        environment: Mapping[str, str],
+        forks: bool = False,
     ) -> Spawned:
         """See `spawned.spawn`."""
-        return spawn(module, ahead=ahead, environment=environment)
+        return spawn(module, ahead=ahead, environment=environment, forks=forks)
 
     def send_signal(self, pidfd: int, number: signal.Signals) -> None:
         """Send a signal. Raises `ProcessLookupError` if the process was reaped."""
@@ -41,6 +49,10 @@ class Kernel:
         if result.si_code == os.CLD_EXITED:
             return result.si_status, None
         return None, result.si_status
+
+    def count_oom_kills(self) -> int:
+        """See `death_watch.count_oom_kills`."""
+        return count_oom_kills()
 
     def is_exiting(self, pid: int) -> bool:
         """See `death_watch.is_exiting`."""

@@ -19,7 +19,7 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import count_oom_kills, wait_process_gone
+from .death_watch import wait_process_gone
 from .kernel import KERNEL, Kernel
 from .last_words import LastWords
 from .spawned import Spawned
@@ -49,7 +49,8 @@ class ProcessSpec:
     never has the current folder.
 
     `ahead` are modules that the child will want as children of its own: they start with it, before
-    its imports. `spawned` is such a one, there already: it is taken over instead of a spawn.
+    its imports. `spawned` is such a one, there already: it is taken over instead of a spawn. With
+    `forks` it is no child as others are, but a fork server of the module.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     spawned: Spawned | None = attrs.field(default=None, kw_only=True)
+    forks: bool = attrs.field(default=False, kw_only=True)
     kernel: Kernel = attrs.field(default=KERNEL, kw_only=True)
 
 
@@ -155,7 +157,10 @@ class Process:
     # It outlived the whole ladder: not waited for again.
     _stuck: bool = attrs.field(default=False, init=False)
     # When we became its owner.
-    _oom_kills: int = attrs.field(factory=count_oom_kills, init=False)
+    _oom_kills: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._oom_kills = self.spec.kernel.count_oom_kills()
 
     async def wait_exited(self) -> ProcessExit:
         """Return how the process ended, once it has. Any number of tasks may wait.
@@ -218,7 +223,8 @@ class Process:
             self.kill_group()
             code, number = self.spec.kernel.reap(self.pidfd)
             words = self._words.read()
-            starved = number == signal.SIGKILL and count_oom_kills() > self._oom_kills
+            is_killed = number == signal.SIGKILL
+            starved = is_killed and self.spec.kernel.count_oom_kills() > self._oom_kills
             self.exit = ProcessExit(self.spec.name, self.pid, code, number, words, starved)
         return self.exit
 
@@ -306,7 +312,7 @@ def _spawn(spec: ProcessSpec) -> Process:
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError("a process must be spawned from the thread that runs the loop")
     spawned = spec.spawned or spec.kernel.spawn(
-        spec.module, ahead=spec.ahead, environment=spec.environment
+        spec.module, ahead=spec.ahead, environment=spec.environment, forks=spec.forks
     )
     control = socket.socket(fileno=spawned.control_fd)
     control.setblocking(False)

@@ -3,13 +3,15 @@
 A spare has no rank, no epoch and no settings before INIT, so it can become any child of its role,
 under whatever the settings are by then; a run that begins takes one if there is one. `SparePolicy`
 decides when one is started: a spare must never compete with what is needed now, so it is due only
-when every process of the run has been ready for a while, at the start as after a restart. One that
-is lost while it waits is no failure of a child: it is replaced, after a delay that doubles as long
-as spares do not last.
+when every process of the run has been ready for a while, at the start as after a restart. Where a
+fork server makes them it is the server that waits so, and a spare that was taken is replaced at
+once. One that is lost while it waits is no failure of a child: it is replaced, after a delay that
+doubles as long as spares do not last.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -17,12 +19,16 @@ import trio
 from ..tasks.background import waiting_for
 from ..tasks.service import start_service_soon
 from ..tasks.task_tree import ProcessTree
+from .fork_server import ENVIRONMENT, ForkServer
 from .kept_process import KeptProcess, keep_process
 from .kernel import KERNEL, Kernel
 from .orphans import child_pids
-from .process import LadderTimes, ProcessSpec, ProcessStuck
+from .process import LadderTimes, Process, ProcessSpec, ProcessStuck, open_process
 from .spawned import Spawned
 
+# How the tree calls a spare, and what forks them; behind it comes the role.
+SPARE, FORK_SERVER = "spare ", "fork server "
+APART = (SPARE, FORK_SERVER)
 # The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"
 # What was ready a moment ago has work waiting for it: all must be ready for so long. Pulled out of
@@ -41,7 +47,7 @@ class Readiness:
 
     # When the last of them became ready; infinite while one is not.
     all_ready_since_s: float = attrs.field(default=math.inf, init=False)
-    # Set and replaced when all have become ready.
+    # Set and replaced when all have become ready, or there is something else to look at.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _starting: set[str] = attrs.field(factory=set, init=False)
 
@@ -57,8 +63,12 @@ class Readiness:
         self._starting.remove(child)
         if not self._starting:
             self.all_ready_since_s = trio.current_time()
-            self.changed.set()
-            self.changed = trio.Event()
+            self.notify()
+
+    def notify(self) -> None:
+        """Have those who wait look again."""
+        self.changed.set()
+        self.changed = trio.Event()
 
     def check_invariants(self) -> None:
         """Asserts what must hold after every event."""
@@ -112,7 +122,8 @@ class SparePolicy:
 class Spares:
     """Up to `count` spares for the children of one `role`, which run `module`.
 
-    `warm_up_s` is how long one may take to HELLO.
+    `warm_up_s` is how long one may take to HELLO. With `forks` they are made by a fork server,
+    whose module starts no threads while it is imported.
     """
 
     role: str
@@ -122,6 +133,7 @@ class Spares:
     ladder: LadderTimes
     readiness: Readiness
     ahead: Sequence[str] = ()
+    forks: bool = False
     kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
     # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
@@ -130,17 +142,39 @@ class Spares:
     # {place: the process that is kept for it}, until it is taken over or reaped.
     _kept: dict[int, KeptProcess] = attrs.field(factory=dict, init=False)
     _policies: dict[int, SparePolicy] = attrs.field(factory=dict, init=False)
+    _server: ForkServer | None = attrs.field(default=None, init=False)
+    _server_policy: SparePolicy = attrs.field(factory=SparePolicy, init=False)
+
+    @property
+    def _server_name(self) -> str:
+        return f"{FORK_SERVER}{self.role}"
+
+    def _name(self, place: int) -> str:
+        return f"{SPARE}{self.role} {place}"
+
+    @property
+    def _has_server(self) -> bool:
+        return self.forks and self.kernel.has_forks
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Start a background task `spare-ROLE-N` for each place. They never return by themselves.
+        """Start a background task `spare-ROLE-N` for each place, and `fork-server-ROLE`. They never
+        return by themselves.
 
         Nothing begins in a nursery that ends. Cancellation: the spare is stopped by the ladder, and
         reaped.
         """
         if nursery.cancel_scope.cancel_called:
             return
+        if self._has_server and self.count:
+            policy = self._server_policy = SparePolicy(self.settle_s)
+            keep, since = self._keep_server, self._all_ready_since
+            fill = partial(self._fill, self._server_name, policy, keep, since)
+            start_service_soon(nursery, fill, name=f"fork-server-{self.role}")
         for place in range(self.count):
-            start_service_soon(nursery, self._fill, place, name=f"spare-{self.role}-{place}")
+            policy = self._policies[place] = SparePolicy(self.settle_s)
+            keep = partial(self._keep_one, place)
+            fill = partial(self._fill, self._name(place), policy, keep, self._can_start_since)
+            start_service_soon(nursery, fill, name=f"spare-{self.role}-{place}")
 
     def take(self) -> Spawned | None:
         """A spare, warm if there is such; None if there is none. The caller owns it at once.
@@ -156,51 +190,80 @@ class Spares:
 
     def pids(self) -> set[int]:
         """Processes that are ours to reap."""
-        return {kept.process.pid for kept in self._kept.values()}
+        return {process.pid for process in self.processes().values()}
+
+    def processes(self) -> dict[str, Process]:
+        """Those that are ours, by name."""
+        servers = {} if self._server is None else {self._server_name: self._server.process}
+        return servers | {self._name(place): kept.process for place, kept in self._kept.items()}
 
     def trees(self) -> list[ProcessTree]:
         """Spares as what they are; they cannot be asked, the kernel knows their children."""
-        return [self._tree(place, kept) for place, kept in sorted(self._kept.items())]
+        trees = [self._tree(place, kept) for place, kept in sorted(self._kept.items())]
+        if self._server is not None:
+            facts = {"phase": "warm" if self._server.warm else "starts"}
+            trees.append(ProcessTree(self._server_name, self._server.process.pid, facts))
+        return trees
 
     def _tree(self, place: int, kept: KeptProcess) -> ProcessTree:
         since_s = trio.current_time() - kept.since_s
         facts = {"phase": "warm" if kept.warm else "starts", "since": f"{since_s:.1f} s"}
         pid = kept.process.pid
         children = [ProcessTree(f"{_CHILD_NAME} {n}", p) for n, p in enumerate(child_pids(pid))]
-        return ProcessTree(f"spare {self.role} {place}", pid, facts, processes=children)
+        return ProcessTree(self._name(place), pid, facts, processes=children)
 
-    async def _fill(self, place: int) -> None:
-        """Background task `spare-ROLE-N`: keep one there, as the policy says."""
-        policy = self._policies[place] = SparePolicy(self.settle_s)
+    def _all_ready_since(self) -> float:
+        return self.readiness.all_ready_since_s
+
+    @property
+    def _warm_server(self) -> ForkServer | None:
+        return self._server if self._server is not None and self._server.warm else None
+
+    def _can_start_since(self) -> float:
+        if self._warm_server and not self.ahead:
+            return -math.inf  # a fork is no work that would be in the way
+        if self._has_server and not self._warm_server and not self._server_policy.losses:
+            return math.inf  # the server is to come
+        return self.readiness.all_ready_since_s
+
+    async def _fill(
+        self,
+        name: str,
+        policy: SparePolicy,
+        keep: Callable[[SparePolicy], Awaitable[None]],
+        since: Callable[[], float],
+    ) -> None:
+        """Background task: keep one there, as the policy says."""
         while True:
-            due_s = policy.next_start(self.readiness.all_ready_since_s)
+            due_s = policy.next_start(since())
             lost = f" (lost: {policy.losses})" if policy.losses else ""
             with (
                 trio.move_on_at(due_s) as due,
                 waiting_for(f"all to be ready, to start a spare{lost}"),
             ):
                 await self.readiness.changed.wait()
-            still_s = policy.next_start(self.readiness.all_ready_since_s)
+            still_s = policy.next_start(since())
             if due.cancelled_caught and due_s == still_s:
                 try:
-                    await self._keep_one(place, policy)
+                    await keep(policy)
                 except ProcessStuck as stuck:  # another would be left behind as well
-                    self.on_stuck(f"spare {self.role} {place}", str(stuck))
+                    self.on_stuck(name, str(stuck))
                     await trio.sleep_forever()
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
-        spec = ProcessSpec(
-            f"spare {self.role} {place}",
-            self.module,
-            ahead=tuple(self.ahead),
-            kernel=self.kernel,
-        )
 
         def kept(process: KeptProcess) -> None:
             self._kept[place] = process
 
         try:
+            spec = ProcessSpec(
+                self._name(place),
+                self.module,
+                ahead=tuple(self.ahead),
+                spawned=await server.fork(self.ahead) if (server := self._warm_server) else None,
+                kernel=self.kernel,
+            )
             await keep_process(spec, warm_up_s=self.warm_up_s, ladder=self.ladder, on_kept=kept)
         except OSError:
             pass  # no spare, for want of descriptors or memory: none is needed yet
@@ -208,3 +271,23 @@ class Spares:
             if policy.since_s is not None:
                 self._kept.pop(place, None)
                 policy.handle_lost(trio.current_time())
+
+    async def _keep_server(self, policy: SparePolicy) -> None:
+        policy.handle_started(trio.current_time())
+        spec = ProcessSpec(
+            self._server_name, self.module, environment=ENVIRONMENT, forks=True, kernel=self.kernel
+        )
+        try:
+            async with open_process(spec, ladder=self.ladder) as process:
+                server = self._server = ForkServer(process)
+                with trio.move_on_after(self.warm_up_s):
+                    await server.wait_warm()
+                if server.warm:
+                    self.readiness.notify()
+                    await process.wait_exited()
+        except OSError:
+            pass  # as above
+        finally:
+            self._server = None
+            policy.handle_lost(trio.current_time())
+            self.readiness.notify()

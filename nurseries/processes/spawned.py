@@ -10,8 +10,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import attrs
 
@@ -19,6 +19,8 @@ from .last_words import LastWords
 
 BOOT_MODULE = f"{__package__}.boot"
 _STDERR_FD = 2
+# In place of modules ahead: the process becomes a fork server, see `fork_server`.
+FORKS = "--forks"
 
 
 @attrs.frozen
@@ -42,31 +44,45 @@ class Spawned:
         return cls(*map(int, text.split(",")))
 
 
+@contextmanager
+def open_ends() -> Iterator[tuple[Callable[[int, int], Spawned], tuple[int, int, int]]]:
+    """What joins us to a child that is to be: a function of its pid and pidfd, which takes our ends
+    over, and the child's own ends. All that was not taken is closed. Raises `OSError`."""
+    with ExitStack() as unless_taken, ExitStack() as child_ends:
+        words = LastWords.create()
+        unless_taken.callback(words.close)
+        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        unless_taken.callback(control.close)
+        child_ends.callback(child_control.close)
+        # Sockets, since those can be shut down: a copy of our end in some fork cannot keep it open.
+        death, child_death = socket.socketpair()
+        unless_taken.callback(death.close)
+        child_ends.callback(child_death.close)
+        control.setblocking(False)
+
+        def take(pid: int, pidfd: int) -> Spawned:
+            unless_taken.pop_all()
+            return Spawned(pid, pidfd, control.detach(), death.detach(), words.fd)
+
+        yield take, (child_control.fileno(), child_death.fileno(), words.fd)
+
+
 def spawn(
     module: str,
     *,
     ahead: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    forks: bool = False,
 ) -> Spawned:
     """Start `python -m module` behind `boot`, in the thread that is to own it. Raises `OSError`.
 
     `ahead` are modules that the child starts in turn, as children of its own, before it imports
-    anything; it finds them in `ChildFds.ahead`.
+    anything; it finds them in `ChildFds.ahead`. With `forks` it becomes a fork server of `module`.
     """
-    with ExitStack() as unless_started, ExitStack() as child_ends:
-        words = LastWords.create()
-        unless_started.callback(words.close)
-        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        unless_started.callback(control.close)
-        child_ends.callback(child_control.close)
-        # Sockets, since those can be shut down: a copy of our end in some fork cannot keep it open.
-        death, child_death = socket.socketpair()
-        unless_started.callback(death.close)
-        child_ends.callback(child_death.close)
-        control.setblocking(False)
-        child_fds = (child_control.fileno(), child_death.fileno(), words.fd)
+    words = [FORKS] if forks else []
+    with open_ends() as (take, child_fds), ExitStack() as unless_started:
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *ahead],
+            [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *words, *ahead],
             stdin=subprocess.DEVNULL,
             stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
             pass_fds=child_fds,
@@ -79,4 +95,4 @@ def spawn(
         # From here on the exit is ours to read, through the pidfd; Popen would do it by number.
         popen.returncode = 0
         unless_started.pop_all()
-    return Spawned(popen.pid, pidfd, control.detach(), death.detach(), words.fd)
+        return take(popen.pid, pidfd)

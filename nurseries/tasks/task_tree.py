@@ -66,16 +66,22 @@ def render_tree(tree: ProcessTree) -> list[str]:
     task that started them, and are shown as part of it.
     """
     facts = "".join(f"  {key} {value}" for key, value in tree.facts.items())
-    tasks = TaskNode("", "parked") if tree.tasks is None else _with_helpers_folded(tree.tasks)
+    tasks = TaskNode("", "parked") if tree.tasks is None else with_helpers_folded(tree.tasks)
     head = f"{tree.name} (pid {tree.pid}){facts}{_doing(tasks)}"
     blocks = [render_tree(process) for process in tree.processes]
     return [head, *_branches([*_task_blocks(tasks.children), *blocks])]
 
 
-def _with_helpers_folded(task: TaskNode) -> TaskNode:
+def is_helper(task: TaskNode | trio.lowlevel.Task) -> bool:
+    """Whether it has no name of its own, but that of its function."""
+    return "." in task.name and _UNNAMED.fullmatch(task.name) is not None
+
+
+def with_helpers_folded(task: TaskNode) -> TaskNode:
+    """The tree without helpers, whose waits are those of the tasks that started them."""
     children: list[TaskNode] = []
-    for child in map(_with_helpers_folded, task.children):
-        if not _UNNAMED.fullmatch(child.name):
+    for child in map(with_helpers_folded, task.children):
+        if not is_helper(child):
             children.append(child)
             continue
         children += child.children
@@ -87,11 +93,11 @@ def _with_helpers_folded(task: TaskNode) -> TaskNode:
 
 
 def _task_blocks(tasks: list[TaskNode]) -> list[list[str]]:
-    counts = Counter(_kind(task.name) for task in tasks)
+    counts = Counter(kind_of(task.name) for task in tasks)
     blocks = []
     folded = set()
     for task in tasks:
-        kind = _kind(task.name)
+        kind = kind_of(task.name)
         if counts[kind] <= SIBLINGS_SHOWN_MAX:
             blocks.append([_task_line(task), *_branches(_task_blocks(task.children))])
         elif kind not in folded:
@@ -100,7 +106,7 @@ def _task_blocks(tasks: list[TaskNode]) -> list[list[str]]:
     return blocks
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
     """`worker-3` is a worker and `request 8f3a` is a request: the word before the number or id."""
     return re.sub(r"(-\d+)?( .*)?$", "", name, count=1)
 
@@ -131,7 +137,8 @@ def _branches(blocks: list[list[str]]) -> list[str]:
     return lines
 
 
-def _children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+def children_of(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    """The children of all its nurseries, by name."""
     # Trio keeps the children of a nursery in a set; names make the order the same every time.
     for nursery in task.child_nurseries:
         ours = [child for child in nursery.child_tasks if child.name != _TRIOS_OWN]
@@ -139,7 +146,7 @@ def _children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 
 def _node(task: trio.lowlevel.Task, now: float) -> TaskNode:
-    children = [_node(child, now) for child in _children(task)]
+    children = [_node(child, now) for child in children_of(task)]
     if task is trio.lowlevel.current_task():
         return TaskNode(task.name, "running", children=children)
     wait = wait_of(task)

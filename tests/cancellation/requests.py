@@ -121,7 +121,7 @@ OTHER_PROMPT = "somebody else"
 
 def kind(name: str) -> str:
     """The name without what differs from one request to the next."""
-    return re.sub(r"^(response|lane|completion|answer) .*", r"\1", name)
+    return re.sub(r"^(response|lane|completion) .*", r"\1", name)
 
 
 class Watch(trio.abc.Instrument):

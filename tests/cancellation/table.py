@@ -131,18 +131,21 @@ def _on_bed(name: str, where: str, end: int) -> Row:
 
 
 ROOT_TASKS = (
-    "log-writer", "signals", "reaper", "control-server", "engines", "engine-0", "frontends",
-    "frontend-0", "accept", "control-call", "tree-request", "spare-engine-0", "spare-frontend-0",
+    "log-writer", "signals", "reaper", "control-server", "watch", "engines", "engine-0",
+    "frontends", "frontend-0", "accept", "control-call", "tree-request", "spare-engine-0",
+    "spare-frontend-0", "fork-server-engine", "fork-server-frontend",
 )  # fmt: skip
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
     "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
-    "counters",
+    "counters", "journal-sync", "watched", "viewers", "keep-alive",
+    "throughput-log",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
-    "worker-pool", "worker-0", "spare-worker-0", "input-handler", "orphan-watch", "statistics",
-    "utilities", "grammar-compiler", "step-deadline", "step-loop", "control", "tree-request",
+    "worker-pool", "worker-0", "spare-worker-0", "fork-server-worker", "input-handler",
+    "orphan-watch", "statistics", "utilities", "grammar-compiler", "step-deadline", "step-loop",
+    "control", "tree-request", "watched",
 )  # fmt: skip
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
 # Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time;

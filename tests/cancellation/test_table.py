@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from triolet.fuzz.chaos.served_run import is_apart
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.tests.cancellation.table import REQUEST_TASKS, ROWS, Row, write_null_folder
 from triolet.tests.end_to_end.server import open_server, places
@@ -59,7 +60,7 @@ def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
     """(kind of process, task) of everything that has a name."""
     found = set()
     for place, process in places(tree):
-        if "spare " in place:
+        if is_apart(place):
             continue  # it comes a second after all is ready, and cannot be asked
         assert process.tasks is not None, place
         kind = place.rpartition("/")[2].split()[0]
@@ -70,7 +71,9 @@ def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
 @pytest.mark.slow
 async def test_the_table_has_every_task_of_a_real_server(tmp_path: pathlib.Path) -> None:
     folder = write_null_folder(tmp_path / "model")
-    async with open_server(tmp_path, "--executor", "null", "--model", str(folder)) as server:
+    journal = ("--journal", str(tmp_path / "journal"))
+    model = ("--executor", "null", "--model", str(folder))
+    async with open_server(tmp_path, *model, *journal) as server:
         seen = _tasks_of(await server.tree())
     listed = {(row.where, row.name) for row in ROWS if row.where in PROCESSES}
     assert seen - set(PARTS) - PASSING == listed - PASSING

@@ -42,7 +42,9 @@ from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds, run_until_stopped
 from triolet.nurseries.processes.counter_page import open_counter_memory
 from triolet.nurseries.processes.progress_page import open_page
+from triolet.runtime.config import JournalSettings
 from triolet.runtime.events import Draining, Serving
+from triolet.runtime.journal.disk_file import prepare_disk_journal
 from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, ControlCall
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.membership import EngineDirectory
@@ -134,10 +136,15 @@ async def use_frontend(folder: pathlib.Path, steps: CancelAtStep) -> None:
         root = FakeRoot(owned.enter_context(channel), control)
         page = owned.enter_context(open_page(1))
         counters = owned.enter_context(open_counter_memory(1))
+        journal = os.open(folder / "journal", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        owned.callback(os.close, journal)
+        prepare_disk_journal(journal, 0)
+        settings = settings_for(folder, journal=JournalSettings(folder=str(folder), sync_ms=1))
 
         async def part() -> None:
-            text, beside = settings_to_text(settings_for(folder)), [page.fd, counters.fd]
-            await root.bring_up(text, pid=os.getpid(), fds=beside)
+            text, beside = settings_to_text(settings), [page.fd, journal, counters.fd]
+            names = ["progress", "journal", "counters"]
+            await root.bring_up(text, pid=os.getpid(), fds=beside, descriptors=names)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(root.run)
                 assert (await root.get("/live"))[0] == 200

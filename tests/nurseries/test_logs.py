@@ -99,6 +99,19 @@ async def test_a_reader_that_sleeps_costs_lines_and_no_time(
     assert numbers == sorted(numbers)
 
 
+async def test_a_full_disk_costs_lines_and_ends_nothing() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        async with open_log(LogSettings(), fd=full) as log:
+            for number in range(3):
+                logger.info("%d", number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert not log.queue
+            assert find_background_task("log-writer") is not None
+    finally:
+        os.close(full)
+
+
 async def test_a_reader_that_never_reads_does_not_hold_the_end(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -158,12 +158,24 @@ async def test_without_its_death_monitor_no_child_lives(parent: Parent) -> None:
     assert await parent.run(main) == EXIT_FAILED
 
 
-async def test_a_dead_parent_is_not_one_that_asks(parent: Parent) -> None:
+async def test_without_a_parent_it_ends_at_once(parent: Parent) -> None:
+    """Not by a cancellation, whose ends a journal on disk would keep."""
+    seen: list[int] = []
+
+    async def main(fds: ChildFds) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            seen.extend(parent.exits)
+
     async with open_process(spec_of("deaf")) as stranger:
         stranger.send_signal(signal.SIGKILL)
         await stranger.wait_exited()
-        code = await run_until_stopped(work_forever, parent.fds, parent_pid=stranger.pid)
+        code = await run_until_stopped(
+            main, parent.fds, parent_pid=stranger.pid, exit_process=parent.exits.append
+        )
         assert code == EXIT_ORPHANED
+        assert seen == [EXIT_ORPHANED]
 
 
 def test_the_first_reason_stays() -> None:

@@ -1,0 +1,184 @@
+"""Fork server: a process that has imported everything and forks the children of one role.
+
+Imports are most of what a start costs: 0.8 s of CPU time for a frontend, and twice that by the
+clock where processors are short, as they are when processes die by the dozen. A fork costs
+milliseconds, and shares the memory of what was imported.
+
+What is forked is a child of the server's parent and not of the server (`CLONE_PARENT`): its death
+notice, its exit and its end are as those of a spawned process, and the death of the server does not
+touch it. The server has one thread and runs no loop, so nothing is in the middle of anything when
+it forks; the interpreter's own handlers run as around `os.fork`. Those of C libraries do not, so a
+module that has started threads when it is imported cannot be forked.
+"""
+
+import ctypes
+import errno
+import faulthandler
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+import attrs
+import trio
+
+from ..tasks.background import waiting_for
+from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, has_ended
+from .process import Process
+from .spawned import Spawned, open_ends, spawn
+from .title import set_title
+
+# OpenBLAS, which numpy brings, starts threads when it is imported.
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+# A fork takes milliseconds; the machine may have other work.
+FORK_S = 2.0
+_WARM = b"warm"
+_SEPARATOR = "\n"
+_REQUEST_BYTES_MAX = 4096
+_ANSWER_BYTES_MAX = 64
+# From the kernel's unistd_64.h, sched.h and prctl.h.
+_SYS_CLONE = 56
+_CLONE_PIDFD = 0x00001000
+_CLONE_PARENT = 0x00008000
+_CLONE_CHILD_CLEARTID = 0x00200000
+_CLONE_CHILD_SETTID = 0x01000000
+_PR_GET_TID_ADDRESS = 40
+
+
+@attrs.define(eq=False)
+class ForkServer:
+    """The parent's side of a server that runs as `process`. One fork at a time."""
+
+    process: Process
+    fork_s: float = FORK_S
+    warm: bool = attrs.field(default=False, init=False)
+    _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def wait_warm(self) -> None:
+        """Return when everything is imported. Raises `OSError` if the server is gone."""
+        await self._receive()
+        self.warm = True
+
+    async def fork(self, ahead: Sequence[str] = ()) -> Spawned:
+        """A process at the place where `run_child` was called; the caller owns it at once.
+
+        `ahead` are what it starts before all else, see `ProcessSpec`. Raises `OSError` if there is
+        no memory or descriptor for it, or the server is gone or silent for `fork_s` seconds; then
+        it is killed. Cancellation: takes effect before it or after it.
+        """
+        async with self._lock:
+            with open_ends() as (take, child_fds):
+                request = _SEPARATOR.join(ahead) or _SEPARATOR  # a message of no byte is the end
+                socket.send_fds(self.process.control, [request.encode()], child_fds)
+                # Bounded. What is forked meanwhile has an owner.
+                with trio.CancelScope(shield=True, relative_deadline=self.fork_s) as patience:
+                    answer, fds = await self._receive()
+                if patience.cancelled_caught:
+                    self.process.kill_group()
+                    raise TimeoutError(f"{self.process.spec.name} does not answer")
+                if not fds:
+                    raise OSError(int(answer), os.strerror(int(answer)))
+                with suppress(ProcessLookupError):  # it does so itself, a moment later
+                    os.setpgid(int(answer), 0)
+                return take(int(answer), fds[0])
+
+    async def _receive(self) -> tuple[bytes, list[int]]:
+        control, name = self.process.control, self.process.spec.name
+        try:
+            with waiting_for(f"an answer of {name}"):
+                await trio.lowlevel.wait_readable(control)
+        except trio.ClosedResourceError:
+            raise ConnectionResetError(errno.ECONNRESET, f"{name} was ended") from None
+        answer, fds, _, _ = socket.recv_fds(control, _ANSWER_BYTES_MAX, 1)
+        if not answer:
+            raise ConnectionResetError(errno.ECONNRESET, f"{name} is gone")
+        return answer, fds
+
+
+def serve_forks(
+    control_fd: int, death_fd: int, words_fd: int
+) -> tuple[list[int], tuple[Spawned, ...]]:
+    """Fork for each request; return in what was forked, with its own three descriptors and the
+    processes that it was to start ahead.
+
+    In the server itself it never returns: it exits when a stop is ordered, or the parent is gone.
+    Raises `RuntimeError` if this process has more than one thread.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("a process with several threads cannot be forked")
+    set_title("fork server")
+    control = socket.socket(fileno=control_fd)
+    control.send(_WARM)
+    while True:
+        request, fds = _next_request(control, death_fd)
+        try:
+            if len(fds) < 3:  # the kernel drops those for which there is no room
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            pid, pidfd = fork_sibling()
+        except OSError as error:
+            control.send(str(error.errno).encode())
+        else:
+            if pid == 0:
+                control.close()
+                os.close(death_fd)
+                os.close(words_fd)
+                return fds, _begin(fds, request.decode().split(_SEPARATOR))
+            socket.send_fds(control, [str(pid).encode()], [pidfd])
+            os.close(pidfd)
+        for fd in fds:
+            os.close(fd)
+
+
+def fork_sibling() -> tuple[int, int]:
+    """A copy of this process as a child of its parent: (pid, pidfd) here, (0, -1) in the copy.
+
+    For a process of one thread. Raises `OSError`.
+    """
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)  # both keep the lock
+    address, pidfd = ctypes.c_void_p(), ctypes.c_int(-1)
+    flags = _CLONE_PARENT | _CLONE_PIDFD | signal.SIGCHLD
+    # Where the C library keeps the thread's number: it is another in the copy, as after its fork.
+    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
+        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    libc.syscall.restype = ctypes.c_long
+    python.PyOS_BeforeFork()
+    pid = libc.syscall(
+        ctypes.c_long(_SYS_CLONE),
+        ctypes.c_ulong(flags),
+        None,  # on this stack
+        ctypes.byref(pidfd),
+        address,
+        None,
+    )
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0, -1
+    failure = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(failure, os.strerror(failure))
+    return pid, pidfd.value
+
+
+def _next_request(control: socket.socket, death_fd: int) -> tuple[bytes, list[int]]:
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(death_fd, select.POLLRDHUP)
+    poll.poll()
+    if has_ended(death_fd):
+        os._exit(EXIT_STOPPED)
+    request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES_MAX, 3)
+    if not request:
+        os._exit(EXIT_ORPHANED)
+    return request, fds
+
+
+def _begin(fds: list[int], ahead: list[str]) -> tuple[Spawned, ...]:
+    """What `boot` does before the imports."""
+    control_fd, _, words_fd = fds
+    os.setpgid(0, 0)
+    arm_death_signal(control_fd)
+    faulthandler.enable(file=words_fd, all_threads=True)
+    return tuple(spawn(module) for module in ahead if module)

@@ -1,0 +1,148 @@
+"""Fork servers: what they fork is a child of ours like any other, and outlives them."""
+
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.nurseries.processes.fork_server import ForkServer
+from triolet.nurseries.processes.orphans import child_pids
+from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.spawned import Spawned
+
+from ...leaks import check_no_leaks
+from ..child_programs import (
+    DEADLINE_S,
+    PATIENT,
+    receive_ready,
+    receive_word,
+    see_stopped,
+    spec_of,
+    tell,
+    wait_pid_gone,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def open_server(module: str = "obedient") -> AsyncIterator[ForkServer]:
+    spec = attrs.evolve(spec_of(module, name="forks"), forks=True)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            server = ForkServer(process)
+            await server.wait_warm()
+            yield server
+
+
+@asynccontextmanager
+async def open_fork(spawned: Spawned) -> AsyncIterator[Process]:
+    spec = ProcessSpec("forked", "", spawned=spawned)
+    async with open_process(spec, ladder=PATIENT) as process:
+        yield process
+
+
+async def test_what_was_forked_is_a_child_of_ours_in_a_group_of_its_own() -> None:
+    async with open_server() as server:
+        async with open_fork(await server.fork()) as one, open_fork(await server.fork()) as other:
+            for process in (one, other):
+                assert await receive_ready(process) == "ready"
+                assert os.getpgid(process.pid) == process.pid
+            assert {one.pid, other.pid, server.process.pid} <= set(child_pids(os.getpid()))
+            tell(one, "any word fails it")
+            how = await one.wait_exited()
+            assert (how.code, how.cause) == (
+                1,
+                "exited with code 1: ValueError: ordered to fail",
+            )
+            other.ask_to_stop()
+            assert (await other.wait_exited()).code == 0
+        assert server.process.exit is None
+
+
+async def test_the_end_of_the_server_is_not_that_of_what_it_forked() -> None:
+    async with open_server() as server, open_fork(await server.fork()) as process:
+        server.process.kill_group()
+        await server.process.wait_exited()
+        assert await receive_ready(process) == "ready"
+        with pytest.raises(ConnectionError):
+            await server.fork()
+
+
+async def test_what_starts_ahead_is_a_child_of_what_was_forked() -> None:
+    async with open_server("waits_with_ahead") as server:
+        async with open_fork(await server.fork(["obedient"])) as process:
+            child = int(await receive_word(process))
+            assert child_pids(process.pid) == [child]
+        await wait_pid_gone(child)
+
+
+async def test_the_death_of_the_parent_ends_what_was_forked() -> None:
+    """The parent is a process of ours that has a fork server itself."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("forks_one"), ladder=PATIENT) as parent:
+            forked = int(await receive_word(parent))
+            parent.send_signal(signal.SIGKILL)
+            await parent.wait_exited()
+            await wait_pid_gone(forked)
+
+
+async def test_a_stopped_server_is_given_up_and_ended() -> None:
+    async with open_server() as server:
+        server.process.send_signal(signal.SIGSTOP)
+        see_stopped(server.process.pidfd)
+        server.fork_s = 0.0
+        with pytest.raises(TimeoutError, match="forks does not answer"):
+            await server.fork()
+        assert (await server.process.wait_exited()).was_killed
+
+
+async def test_a_fork_that_is_cancelled_while_it_is_made_has_an_owner() -> None:
+    forked: list[Process] = []
+
+    async def own(server: ForkServer) -> None:
+        async with open_fork(await server.fork()) as process:
+            forked.append(process)
+            await trio.lowlevel.checkpoint()
+            raise AssertionError("it was cancelled")
+
+    async with open_server() as server:
+        server.process.send_signal(signal.SIGSTOP)
+        see_stopped(server.process.pidfd)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(own, server)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel("in the midst")
+            server.process.send_signal(signal.SIGCONT)
+        assert forked[0].exit is not None
+
+
+async def test_without_descriptors_it_says_so() -> None:
+    async with open_server() as server:
+        pid, number = server.process.pid, resource.RLIMIT_NOFILE
+        enough = resource.prlimit(pid, number)
+        used = set(map(int, os.listdir(f"/proc/{pid}/fd")))
+        third_free = [fd for fd in range(len(used) + 3) if fd not in used][2]
+        resource.prlimit(pid, number, (third_free, enough[1]))  # of three that are sent
+        with pytest.raises(OSError, match="Too many open files"):
+            await server.fork()
+        resource.prlimit(pid, number, enough)
+        async with open_fork(await server.fork()) as process:
+            assert await receive_ready(process) == "ready"
+
+
+async def test_a_module_with_threads_is_not_forked() -> None:
+    spec = attrs.evolve(spec_of("has_a_thread"), forks=True)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            server = ForkServer(process)
+            with pytest.raises(OSError, match="gone"):
+                await server.wait_warm()
+            how = await process.wait_exited()
+            assert "a process with several threads cannot be forked" in how.cause
