@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Self
 
 import attrs
@@ -41,6 +42,12 @@ _INLINE, _IN_MEMFD = b"\x00", b"\x01"
 logger = logging.getLogger(__name__)
 
 
+@lru_cache
+def _codec_of(message_types: tuple[type, ...], limits: CodecLimits | None) -> Codec:
+    """Kept: building one takes longer than all that a boot says by it."""
+    return Codec(*message_types, limits=limits)
+
+
 class ControlChannel:
     """One end. Takes over `sock`; close it by `close()` or by leaving the `with` block.
 
@@ -58,8 +65,8 @@ class ControlChannel:
     ) -> None:
         if sock.type != socket.SOCK_SEQPACKET:
             raise ValueError("a control channel needs a SOCK_SEQPACKET socket")
-        self._codec_out = Codec(*HANDSHAKE_MESSAGES, *sends, limits=limits)
-        self._codec_in = Codec(*HANDSHAKE_MESSAGES, *receives, limits=limits)
+        self._codec_out = _codec_of((*HANDSHAKE_MESSAGES, *sends), limits)
+        self._codec_in = _codec_of((*HANDSHAKE_MESSAGES, *receives), limits)
         self._plain_sock = sock
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._send_lock = trio.Lock()

@@ -110,7 +110,8 @@ class _Mailbox:
                 case MemoryFrames():
                     header = decode_header(item.header)
                     self.links.handle_frames(item.sender, header, item.payload)
-            await trio.lowlevel.checkpoint()
+            if self._arrived:
+                await trio.lowlevel.checkpoint()
 
 
 def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> MemoryFrames:

@@ -1,0 +1,1 @@
+"""Takeover of TCP connections by the next process that serves them."""

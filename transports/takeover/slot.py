@@ -1,0 +1,211 @@
+"""Connection slot: what the next owner of a client's connection needs, in memory that outlives it.
+
+Beside the socket, of which the root keeps a duplicate, each connection has a slot in memory that
+the root holds. Its owner writes there before it writes to the socket, and reads the socket into it,
+so that another process can go on in the middle of a message when the owner was killed:
+
+- *Out*: the chunk that is being written, where it begins among all bytes ever written, and the
+  state that follows it, whose meaning is the owner's. The kernel says how many bytes it has taken
+  (`tcp.bytes_accepted`), so the successor writes the rest of the chunk and goes on from the state.
+- *In*: bytes are received into a ring and stay until a state says that they are not needed. The
+  kernel says how many were read (`tcp.bytes_read`), so that no count has to be stored with them.
+
+A record (state and chunk) goes into one of two halves in turn and is published by one aligned
+store, so that there is always a whole one. Chunks that need no new state are appended to it, each
+with a note, if it changes the state in a way that its bytes do not show; one aligned store counts
+them. That is what most writes of a stream cost. Small records lie beside the words, in the first
+page: a connection without large messages has two pages in all.
+
+Sans-IO: a `memoryview` in, bytes out.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import attrs
+
+from .memory import SLOT_BYTES
+
+# Words: the record that counts, how many lives have begun to go on from it, and where that which
+# was appended ends, in each half.
+_LATEST, _LIVES, _ENDS = 0, 1, 2
+# A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths.
+_RECORD = struct.Struct("<QQQII")
+# What is appended: input that is kept, lengths of a note and a chunk.
+_APPENDED = struct.Struct("<QII")
+# Half of the first page behind its words.
+_SMALL_BEGIN, _SMALL_BYTES = 64, 2016
+_INPUT_BEGIN, INPUT_BYTES = 2**20, 7 * 2**20
+_LARGE_BEGIN, _LARGE_BYTES = 8 * 2**20, 4 * 2**20
+# Of a state and its chunk together.
+RECORD_BYTES_MAX = _LARGE_BYTES - _RECORD.size
+assert _LARGE_BEGIN + 2 * _LARGE_BYTES <= SLOT_BYTES
+assert _INPUT_BEGIN + INPUT_BYTES <= _LARGE_BEGIN
+
+
+@attrs.frozen
+class SlotRecord:
+    """What the owner said last: before the byte `begin` of its output it wrote all; then `chunk`,
+    and what follows is in `state`; then each chunk in `appended`, with its note. Of the input it
+    needs what is behind the byte `kept_from`.
+    """
+
+    begin: int
+    chunk: bytes
+    state: bytes
+    kept_from: int
+    appended: Sequence[tuple[bytes, bytes]] = ()
+
+    @property
+    def output(self) -> bytes:
+        """All chunks."""
+        return self.chunk + b"".join(chunk for _, chunk in self.appended)
+
+
+@attrs.define(eq=False)
+class ConnectionSlot:
+    """One slot: `memory` are its bytes, all zero for a new connection."""
+
+    memory: memoryview
+    _words: memoryview = attrs.field(init=False)
+    # How often a record was published, times two, and whether it is a large one.
+    _latest: int = attrs.field(init=False)
+    # Where the latest record ends with all that was appended, and how far it may grow.
+    _end: int = attrs.field(default=0, init=False)
+    _end_max: int = attrs.field(default=0, init=False)
+    # Of the input: from where on it is kept, and which byte lies where the ring begins.
+    _kept_from: int = attrs.field(default=0, init=False)
+    _ring_begin: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        assert len(self.memory) == SLOT_BYTES
+        with self.memory[:_SMALL_BEGIN] as first:
+            self._words = first.cast("Q")
+        self._latest = self._words[_LATEST]
+
+    @classmethod
+    def found(cls, memory: memoryview) -> Self:
+        """The slot that another process has left. Raises `ValueError` if it makes no sense."""
+        slot = cls(memory)
+        if slot._latest:
+            place = slot._place(slot._latest)
+            _, kept_from, ring_begin, *sizes = _RECORD.unpack_from(memory, place)
+            if sum(sizes) > RECORD_BYTES_MAX or ring_begin > kept_from:
+                raise ValueError("this slot was never written by an owner")
+            slot._ring_begin = ring_begin
+            record = slot.record()
+            assert record is not None
+            slot._kept_from = record.kept_from
+        return slot
+
+    # ---- records
+
+    def record(self) -> SlotRecord | None:
+        """The latest; None when there was none."""
+        if not self._latest:
+            return None
+        place = self._place(self._latest)
+        first = place + _RECORD.size
+        begin, kept_from, _, state, chunk = _RECORD.unpack(self.memory[place:first])
+        data = bytes(self.memory[first : first + state + chunk])
+        appended = list(self._appended(first + state + chunk))
+        kept_from = appended[-1][0] if appended else kept_from
+        said = tuple((note, each) for _, note, each in appended)
+        return SlotRecord(begin, data[state:], data[:state], kept_from, said)
+
+    def _appended(self, place: int) -> Iterator[tuple[int, bytes, bytes]]:
+        end = self._words[_ENDS + (self._latest >> 1 & 1)]
+        while place < end:
+            first = place + _APPENDED.size
+            kept_from, note, chunk = _APPENDED.unpack(self.memory[place:first])
+            place = first + note + chunk
+            if place > end:
+                raise ValueError("what was appended to this slot makes no sense")
+            data = bytes(self.memory[first:place])
+            yield kept_from, data[:note], data[note:]
+
+    def publish(
+        self,
+        begin: int,
+        state: bytes,
+        chunk: bytes | bytearray | memoryview,
+        *,
+        kept_from: int,
+        received: int,
+        room: int = 0,
+    ) -> bool:
+        """Say what is written next and what follows; False, and nothing, if it is too large.
+
+        Of the `received` input, what is before `kept_from` is not needed any more. So many bytes
+        may be appended, or as many as are free beside a small record.
+        """
+        ring_begin = received if kept_from == received else self._ring_begin
+        size = _RECORD.size + len(state) + len(chunk)
+        if size > _LARGE_BYTES:
+            return False
+        is_small = size + room <= _SMALL_BYTES
+        latest = (self._latest | 1) + (1 if is_small else 2)
+        head = _RECORD.pack(begin, kept_from, ring_begin, len(state), len(chunk))
+        place = self._place(latest)
+        end = place + size
+        self.memory[place:end] = b"".join((head, state, chunk))
+        self._words[_ENDS + (latest >> 1 & 1)] = end
+        self._words[_LATEST] = self._latest = latest
+        self._kept_from, self._ring_begin = kept_from, ring_begin
+        self._end = end
+        self._end_max = place + (_SMALL_BYTES if is_small else min(size + room, _LARGE_BYTES))
+        return True
+
+    def append(self, note: bytes, chunk: bytes | bytearray | memoryview, *, kept_from: int) -> bool:
+        """Say what is written next; False, and nothing, if it does not fit behind the record."""
+        place = self._end
+        end = place + _APPENDED.size + len(note) + len(chunk)
+        if end > self._end_max:
+            return False
+        head = _APPENDED.pack(kept_from, len(note), len(chunk))
+        self.memory[place:end] = b"".join((head, note, chunk))
+        self._words[_ENDS + (self._latest >> 1 & 1)] = self._end = end
+        self._kept_from = kept_from
+        return True
+
+    @staticmethod
+    def _place(latest: int) -> int:
+        half = latest >> 1 & 1
+        if latest & 1:
+            return _LARGE_BEGIN + half * _LARGE_BYTES
+        return _SMALL_BEGIN + half * _SMALL_BYTES
+
+    # ---- input
+
+    def input_room(self, received: int, size: int) -> memoryview:
+        """Where the next bytes of the input may be read to, `size` at most; empty if it is full."""
+        first = (received - self._ring_begin) % INPUT_BYTES
+        room = min(size, INPUT_BYTES - first, INPUT_BYTES - (received - self._kept_from))
+        return self.memory[_INPUT_BEGIN + first : _INPUT_BEGIN + first + room]
+
+    def kept_input(self, received: int) -> bytes:
+        """What was received and is still needed. Raises `ValueError` where that cannot be."""
+        size = received - self._kept_from
+        if not 0 <= size <= INPUT_BYTES:
+            raise ValueError(f"a slot cannot keep {size} bytes of input")
+        first = (self._kept_from - self._ring_begin) % INPUT_BYTES
+        end = min(first + size, INPUT_BYTES)
+        ring = self.memory[_INPUT_BEGIN : _INPUT_BEGIN + INPUT_BYTES]
+        return bytes(ring[first:end]) + bytes(ring[: size - (end - first)])
+
+    def release(self) -> None:
+        """Let go of the memory; nothing may be asked of the slot any more."""
+        self._words.release()
+        self.memory.release()
+
+    # ---- lives
+
+    @property
+    def lives(self) -> int:
+        """How many owners have begun to go on from the latest record and have not got anywhere."""
+        return self._words[_LIVES]
+
+    @lives.setter
+    def lives(self, count: int) -> None:
+        self._words[_LIVES] = count
