@@ -15,6 +15,7 @@ import msgspec
 from .errors import InvalidParameter
 from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
+DEVICES = ("cpu", "cuda")
 EXECUTORS = ("auto", "native", "torch", "null")
 # Modules of worker processes, by name, not by import: a process boundary is an import boundary.
 WORKER_MODULE = "triolet.engine.worker.process"
@@ -76,7 +77,7 @@ def setting(
         if wanted in (int, float) and value > at_most:
             raise InvalidParameter(name, f"must be at most {at_most:g}, not {value:g}")
 
-    note = {"help": help, "option": option, "served": served, "rare": rare}
+    note = {"help": help, "option": option, "served": served, "rare": rare, "one_of": one_of}
     return attrs.field(default=default, validator=check, repr=not secret, metadata=note)
 
 
@@ -88,10 +89,12 @@ class EngineSettings:
     """
 
     model: str = setting("")  # its folder
+    # The commit that a branch or tag was resolved to: a part of the numerics id.
+    revision: str = setting("", help="Branch, tag or commit of a model of the hub.")
     executor: str = setting(
         "auto",
         one_of=EXECUTORS,
-        help="What computes: auto (native, else torch), native, torch, null (nothing).",
+        help="What computes; auto is native, else torch, and null computes nothing.",
     )
     isa: str = setting(
         "",
@@ -100,13 +103,16 @@ class EngineSettings:
         rare=True,
     )
     load_format: str = setting(
-        "auto", one_of=LOAD_FORMATS, help="auto, or dummy for random weights from config.json."
+        "auto",
+        one_of=LOAD_FORMATS,
+        help="auto, or dummy for random weights from config.json.",
+        rare=True,
     )
-    device: str = setting("cpu", help="Where torch computes: cpu or cuda.")
+    device: str = setting("cpu", one_of=DEVICES, help="Where torch computes.")
     # Tensor × pipeline ranks.
     workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
     # Native as is quickest, torch all cores but one.
-    threads: int = setting(0, help="Threads of each worker; 0: as many as are of use.")
+    threads: int = setting(0, help="Threads of each worker; 0: as many as are useful.")
     block_tokens: int = setting(BLOCK_TOKENS, at_least=1, at_most=STEP_TOKENS_MAX)
     max_model_len: int = setting(0, help="Longest prompt plus answer, in tokens; 0: the model's.")
     # As fits: as many as `max_num_seqs` sequences of full length need, within
@@ -121,7 +127,7 @@ class EngineSettings:
         at_least=1,
         at_most=STEP_TOKENS_MAX,
         help="Most tokens that one step computes; bounds the gap between tokens. Four times as "
-        "many while everybody waits for a whole answer.",
+        "many while every client waits for a whole answer.",
     )
     # Half a second is a gap between two tokens that a reader notices.
     step_time_target_s: float = setting(
@@ -167,7 +173,9 @@ class EngineSettings:
     )
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
     record_steps: str = setting("")
-    null_step_s: float = setting(0.0, help="Seconds that each step of the null executor takes.")
+    null_step_s: float = setting(
+        0.0, help="Seconds that each step of the null executor takes.", rare=True
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.executor != "null" and self.workers != 1:

@@ -13,6 +13,7 @@
      +-- PromiseBroken            new workers cannot go on where dead ones were
      +-- BootRefused              a process of ours cannot start, and none in its place could
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
+          +-- NotAModelFolder     there is no model at that path: nothing there, a file, no config
 
 `code` is what clients see; `retryable` decides between a 4xx and a 503.
 """
@@ -61,8 +62,10 @@ class PromptTooLong(InvalidRequest):
 
     def __str__(self) -> str:
         return (
-            f"the prompt has {self.prompt_tokens} tokens; this model takes at most"
-            f" {self.max_model_len - 1} and one token of answer. Shorten the prompt"
+            # OpenAI's own words, by which LiteLLM, aider and others know what to do.
+            f"This model's maximum context length is {self.max_model_len} tokens. However, your"
+            f" prompt resulted in {self.prompt_tokens} tokens, and an answer has at least one."
+            " Shorten the prompt"
         )
 
 
@@ -90,7 +93,8 @@ class EngineDied(EngineError):
 
     def __str__(self) -> str:
         sequel = f", and {self.sequel}" if self.sequel else ""
-        return f"{self.engine} died: {self.cause}{sequel}. The request may be sent again"
+        cause = self.cause.removeprefix("was ")
+        return f"{self.engine} died: {cause}{sequel}. The request may be sent again"
 
 
 @attrs.frozen
@@ -173,6 +177,15 @@ class ModelFolderError(EngineError):
     )
     path: str = attrs.field(converter=str)
     reason: str
+
+
+@attrs.frozen
+class NotAModelFolder(ModelFolderError):
+    """A path without a model: there is nothing to repair. `reason` says what is there, and what to
+    give instead."""
+
+    code: ClassVar[str] = "not_a_model_folder"
+    sentence: ClassVar[str] = "{self.path}: {self.reason}"
 
 
 @attrs.frozen

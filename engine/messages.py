@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import attrs
 
+from ..nurseries.processes.watched import Watch, Watched
 from ..transports.array import Array
 from .config import EngineSettings
 from .sampling_params import SamplingParams
@@ -47,8 +48,7 @@ class RequestKey:
     attempt: int
 
 
-# Neither this nor `RequestOutput` is frozen, though one that was given out is not changed: a frozen
-# class takes three times as long to make, and each request has one or more of both.
+# Like `RequestOutput` not frozen, though never changed once sent: that takes three times as long.
 @attrs.define(kw_only=True)
 class AddRequest:
     """One attempt at a request.
@@ -63,7 +63,6 @@ class AddRequest:
 
     Merging is the engine's (`core.outputs`): it lets most tokens wait for up to `merge_s`, so that
     one message brings several. A frontend merges what its reader has not taken yet, and no more.
-
     `prompt_embeds`, one row for each token of the prompt, takes the place of looking them up; the
     ids are then `embeddings.PLACEHOLDER_ID`.
     """
@@ -95,6 +94,7 @@ class AddRequest:
     inexact_ok: bool = False  # for the frontend alone: another numerics id may go on with it
     # It is suspected of an engine's death at so many tokens: up to there it runs alone.
     solo_tokens: int = 0
+    trace: str = ""  # for the frontend alone: ids of its trace, see `runtime.frontend.tracing`
 
 
 @attrs.frozen
@@ -216,6 +216,8 @@ class RequestOutput:
     prompt_logprobs: TokenLogprobs | None = None
     # Ended because its grammar allows no more: the last token is text, and not what ended it.
     complete: bool = False
+    # With the first token: seconds since its first step. Outputs that differ in it alone are equal.
+    prefill_s: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -255,8 +257,8 @@ class StepOutputs:
 
     Nearly all news is one more token of a request that goes on. Where the request allows it that is
     a row of three columns: attempt `attempts[i]` has `token_ids[i]` at output index `indices[i]`.
-    Everything else is in `outputs`; one message has a request in one of both. (A column of integers
-    costs a thirtieth of a map of fields, on both sides.)
+    Everything else is in `outputs`; one message has a request in one of both. A column of integers
+    costs a thirtieth of a map of fields, on both sides.
     """
 
     step: int
@@ -360,10 +362,8 @@ class WorkersChanged:
 
 @attrs.frozen
 class Failing:
-    """An engine is about to end for `cause`; ending its workers in order may take seconds.
-
-    `is_own_fault`: what it computed may have ended it, unlike a SIGKILL from outside.
-    """
+    """An engine is about to end for `cause`; ending its workers in order may take seconds. By its
+    own fault: what it computed may have ended it, unlike a SIGKILL from outside."""
 
     cause: str
     is_own_fault: bool = True
@@ -396,5 +396,5 @@ class TreeReply:
     tree: str
 
 
-ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest)
-ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing, Passed)
+ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest, Watch)
+ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing, Passed, Watched)

@@ -89,6 +89,8 @@ class Biases:
     def check(self, name: str, value: Any) -> None:
         """See `Bound`."""
         _check_count(name, value, self.items_max)
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in value):
+            raise InvalidParameter(name, "must be pairs of a token id and a number")
         token_ids = [token_id for token_id, _ in value]
         _check_token_ids(name, token_ids)
         bias_bound = Number(-self.most, self.most)

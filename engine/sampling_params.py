@@ -78,15 +78,20 @@ def parameter(default: Any, bound: Bound, about: str = "", neutral: float | None
 
 # `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
 def _strings(values: Iterable[str]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else tuple(values)  # not its characters
+    return (values,) if isinstance(values, str) else _all(values)  # not its characters
 
 
 def _token_ids(values: Iterable[int]) -> tuple[int, ...]:
-    return tuple(values)
+    return _all(values)
 
 
 def _optional_token_ids(values: Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)
+    return None if values is None else _all(values)
+
+
+def _all(values: Iterable[Any]) -> tuple[Any, ...]:
+    """What is no list is a list of it, and its bound says what is wrong with that."""
+    return tuple(values) if isinstance(values, Iterable) else (values,)
 
 
 def _biases(
@@ -94,7 +99,7 @@ def _biases(
 ) -> tuple[tuple[int, float], ...]:
     if type(values) is not tuple and isinstance(values, Mapping):
         values = values.items()
-    return tuple(values)
+    return _all(values)
 
 
 # Not frozen as it is a part of `RowSampling`, too, which takes three times as long to make if so.

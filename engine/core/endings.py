@@ -117,6 +117,7 @@ class Endings:
             stop_token_id=stop.token_id,
             complete=stop.complete,
             cached_tokens=request.cached_tokens,
+            prefill_s=request.prefill_s,
             error="" if error is None else str(error),
             error_code="" if error is None else error.code,
             logs=(request.logprobs, request.prompt_logprobs),

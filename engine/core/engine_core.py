@@ -265,7 +265,7 @@ class EngineCore:
         self._pending.put_events(self._scheduler)
         if scheduled is None:
             return None
-        scheduled.began_s = now
+        scheduled.begin(now)
         if len(in_flight) == 1:
             self._pace.begin(self._scheduler.step_times.predict(scheduled.chunk_tokens), now)
         return scheduled.step

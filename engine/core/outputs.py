@@ -190,6 +190,7 @@ class TokenApplier:
 
         What has ended meanwhile is passed over; none is preempted in flight.
         """
+        scheduled.note_prefills(now)
         for request, arrays in logprobs:
             if request.status is RequestStatus.RUNNING:
                 request.note_logprobs(arrays)

@@ -13,6 +13,7 @@ Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought c
 """
 
 import enum
+import math
 from collections.abc import Hashable
 
 import attrs
@@ -150,6 +151,9 @@ class Request:
     register_at: int = NEVER
     # Prompt tokens that its first admission found in the cache.
     cached_tokens: int = 0
+    # When it was in a step first, and how long its first token took from then on.
+    began_s: float = math.inf
+    prefill_s: float = 0.0
     # Output index of the first token that was not sent, if any is held (`OutputWindows`).
     unsent_from: int | None = None
     # In so many losses of workers in a row it was in flight, since it had so many tokens.
@@ -169,8 +173,9 @@ class Request:
         self.ending_ids = self.eos_token_ids
         if self.stop_token_ids:
             self.ending_ids |= self.stop_token_ids
+        # What is sent with the first token has no room in columns.
         first_sampled = self.prompt_tokens + self.replayed_tokens + 1
-        self.columns_from = first_sampled if self.in_columns else NEVER
+        self.columns_from = first_sampled + 1 if self.in_columns else NEVER
 
     @property
     def in_flight(self) -> bool:
@@ -258,14 +263,6 @@ class Request:
         self.lost_at = tokens
         return self.losses
 
-    def note_cached(self, tokens: int) -> None:
-        """Its first admission found so many prompt tokens in the cache.
-
-        That goes with its first token, for which columns have no room.
-        """
-        self.cached_tokens = tokens
-        self.columns_from += bool(tokens)
-
     def output_from(self, index: int) -> RequestOutput:
         """Its tokens from output index `index`, and what is sent with them."""
         logs = (self.logprobs, self.prompt_logprobs)
@@ -280,6 +277,7 @@ class Request:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             cached_tokens=self.cached_tokens if index <= self.replayed_tokens else 0,
+            prefill_s=self.prefill_s if index <= self.replayed_tokens else 0.0,
         )
 
     def row_sampling(self) -> RowSampling:

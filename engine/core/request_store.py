@@ -35,6 +35,7 @@ class FinishedRequest:
     stop_token_id: int | None = None
     complete: bool = False
     cached_tokens: int = 0
+    prefill_s: float = 0.0
     error: str = ""
     error_code: str = ""
     logs: Logs = (None, None)
@@ -64,6 +65,7 @@ class FinishedRequest:
             stop_token_id=self.stop_token_id,
             complete=self.complete,
             cached_tokens=self.cached_tokens,
+            prefill_s=self.prefill_s,
             error=self.error,
             error_code=self.error_code,
             logprobs=logprobs,

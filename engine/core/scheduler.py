@@ -355,7 +355,7 @@ class Scheduler:
             return
         self._note(request, _E.SCHEDULED)
         if request.takes_hits:
-            request.note_cached(min(request.computed_tokens, request.prompt_tokens))
+            request.cached_tokens = min(request.computed_tokens, request.prompt_tokens)
             self.prefix_queries += request.prompt_tokens
             self.prefix_hits += request.cached_tokens
 

@@ -26,6 +26,9 @@ class ScheduledStep:
     masked: list[Request] = attrs.field(factory=list)
     # Tokens of rows that compute more than one: what its time depends on.
     chunk_tokens: int = 0
+    # Those that were admitted with it, and those that have no token of this engine before it.
+    begun: list[Request] = attrs.field(factory=list)
+    prefills: list[Request] = attrs.field(factory=list)
     # When it was scheduled, and whether its mask has been taken; the engine core's.
     began_s: float = 0.0
     mask_taken: bool = False
@@ -36,6 +39,17 @@ class ScheduledStep:
         if len(self.sampling) == len(self.requests):
             return self.step.rows
         return [request.row for request in self.sampling]
+
+    def begin(self, now: float) -> None:
+        """It was scheduled."""
+        self.began_s = now
+        for request in self.begun:
+            request.began_s = min(request.began_s, now)
+
+    def note_prefills(self, now: float) -> None:
+        """It is complete: so long they have taken. (Not counted: a last step of one token.)"""
+        for request in self.prefills:
+            request.prefill_s = now - request.began_s
 
     def check_invariants(self, tokens_max: int, tokens_max_alone: int) -> None:
         """Fails an assertion if it has more tokens than it may; `Scheduler` has both bounds."""
@@ -61,6 +75,8 @@ class StepBuilder:
     tokens: int = 0
     chunk_tokens: int = 0
     embeds: list[RowEmbeds] = attrs.field(factory=list)
+    begun: list[Request] = attrs.field(factory=list)
+    prefills: list[Request] = attrs.field(factory=list)
 
     def begin_row(self, request: Request) -> None:
         """The request was just admitted: all that a worker needs to know of it."""
@@ -74,6 +90,7 @@ class StepBuilder:
             is_embedded=request.prompt_embeds is not None,
         )
         self.new.append(new_row)
+        self.begun.append(request)
 
     def compute(self, request: Request, count: int) -> None:
         """The request's row computes its next `count` tokens, and samples if these are its last."""
@@ -88,6 +105,8 @@ class StepBuilder:
         scheduled_tokens = request.scheduled_tokens = request.scheduled_tokens + count
         samples = scheduled_tokens == request.total_tokens
         self.samples.append(samples)
+        if request.total_tokens == request.prompt_tokens + request.replayed_tokens:
+            self.prefills.append(request)
         if samples:
             request.total_tokens += 1
             self.sampling.append(request)
@@ -132,7 +151,15 @@ class StepBuilder:
             masked=[request.row for request in self.masked],
             embeds=self.embeds,
         )
-        return ScheduledStep(step, self.requests, self.sampling, self.masked, self.chunk_tokens)
+        return ScheduledStep(
+            step,
+            self.requests,
+            self.sampling,
+            self.masked,
+            self.chunk_tokens,
+            self.begun,
+            self.prefills,
+        )
 
 
 @attrs.define(eq=False)

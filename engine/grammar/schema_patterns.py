@@ -85,7 +85,7 @@ class _Counter:
 
     def update(self, reference: str) -> None:
         """Count what the reference leads to; who uses it comes again if that has grown."""
-        found, target = (False, None) if self.moved else _target(self.root, reference)
+        found, target = (False, None) if self.moved else target_of(self.root, reference)
         # What has a name of its own may be anything in the schema.
         count = self.count(target, reference) if found else self.most + 1
         if count > self.known[reference]:
@@ -114,7 +114,7 @@ def values_of(schema: object) -> Iterator[tuple[int, str, object]]:
             waiting += [(level + 1, "", item) for item in value]
 
 
-def _target(root: object, reference: str) -> tuple[bool, object]:
+def target_of(root: object, reference: str) -> tuple[bool, object]:
     """Whether the reference is a place in the schema, and what is there."""
     first, *parts = reference.split("/")
     place = root

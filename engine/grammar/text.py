@@ -15,6 +15,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from ..errors import InvalidParameter
 from ..structured_outputs import GrammarKind, StructuredOutputs
 from .bounds import RULES_MAX, check_lark, check_pattern, check_schema
+from .closed_objects import close_objects
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
 # about 10 ms, the second to 200 ms (`matcher` bounds them together; grammars in use have
@@ -38,9 +39,13 @@ _DATA = ("const", "enum", "default", "examples")
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
 # What the converter from GBNF begins with.
 _CONVERTED = "%llguidance {}\n"
-# Between the tokens of JSON: no more white space than deep indentation has, or a model that likes
-# it never ends.
-_JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# Between the tokens of JSON: no white space but one space behind a colon or a comma. A small model
+# that likes it would never end, and a large one pays for it.
+_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+# The formats that llguidance knows; all others are annotations, as JSON Schema has them by default.
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
 # Of llguidance's report, which may quote the whole grammar.
 REASON_CHARACTERS_MAX = 300
 # What `\d` and `\w` mean in a JSON Schema's patterns (ECMA 262).
@@ -49,7 +54,9 @@ _CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
 _PATTERN_PIECE = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 # Where in the text that we made of a client's; of no use to the client.
 _EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
-_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
+# Keywords of JSON Schema that llguidance does not have, as a JSON array.
+_KEYWORDS = re.compile(r"Unimplemented keys: (\[.*?\])")
 
 
 def grammar_text(wanted: StructuredOutputs) -> str:
@@ -61,9 +68,9 @@ def lark_text(wanted: StructuredOutputs) -> str:
     """The same as a grammar in llguidance's Lark. Raises as above."""
     match wanted.kind:
         case GrammarKind.JSON_SCHEMA:
-            return _schema_lark(check_schema(wanted.text))
+            return f"start: {json_term(check_schema(wanted.text))}"
         case GrammarKind.JSON_OBJECT:
-            return _schema_lark({"type": "object"})
+            return f"start: {json_term({'type': 'object'})}"
         case GrammarKind.REGEX:
             check_pattern(wanted.text)
             return f"start: /{regex_to_lark(with_ascii_classes(wanted.text), '')}/"
@@ -94,15 +101,17 @@ def refused(report: str) -> InvalidParameter:
     """The refusal for what llguidance reports."""
     lines = [line.strip() for line in report.split("\n") if _EXCERPT.match(line) is None]
     reason = _PLACE.sub("", " ".join(lines).strip())
+    if (keywords := _KEYWORDS.search(report)) is not None:
+        named = ", ".join(f"`{keyword}`" for keyword in json.loads(keywords[1]))
+        reason = f"schemas with {named} are not supported"
     return InvalidParameter(
         "structured_outputs", f"cannot be served: {reason[:REASON_CHARACTERS_MAX]}"
     )
 
 
 def _narrowed(schema: Any) -> Any:
-    """The schema, where patterns mean ASCII and times have no more digits than any clock.
-
-    (A model may never end them.)
+    """The schema, where patterns mean ASCII, unknown formats nothing, and times have no more digits
+    than any clock: a model may never end them.
     """
     if isinstance(schema, list):
         return [_narrowed(item) for item in schema]
@@ -115,7 +124,11 @@ def _narrowed(schema: Any) -> Any:
         found["patternProperties"] = {
             with_ascii_classes(pattern): value for pattern, value in properties.items()
         }
-    if found.get("format") in _ENDLESS_FORMATS:
+    if isinstance(form := found.get("format"), str) and form not in FORMATS:
+        del found["format"]
+    if found.get("uniqueItems") is False:  # which is the default
+        del found["uniqueItems"]
+    if form in _ENDLESS_FORMATS:
         found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
     return found
 
@@ -130,14 +143,16 @@ def _converted(gbnf: str) -> str:
         raise refused(str(error) or "is nested too deep") from error
 
 
-def _schema_lark(schema: dict[str, Any] | bool) -> str:
+def json_term(schema: dict[str, Any] | bool) -> str:
+    """JSON of a schema as a term of a Lark grammar. Raises `InvalidParameter` of bad options."""
     if isinstance(schema, bool):  # to which no options can be added
         schema = {} if schema else {"enum": []}
     options = schema.get("x-guidance", {})
     if not isinstance(options, dict):
         raise refused("x-guidance must be an object")
-    schema = _narrowed({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
-    return "start: %json " + json.dumps(schema)
+    served: dict[str, Any] = _narrowed({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    close_objects(served)
+    return "%json " + json.dumps(served)
 
 
 def _choices(text: str) -> list[str]:

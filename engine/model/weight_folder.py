@@ -13,9 +13,9 @@ from types import MappingProxyType
 import attrs
 
 from ..errors import ModelFolderError
-from ..model_config.config import CONFIG_FILE, GEMMA3_MULTIMODAL
+from ..model_config.config import GEMMA3_MULTIMODAL
 from ..model_config.experts import EXPERTS_MAX
-from ..model_config.folder import read_object
+from ..model_config.folder import CONFIG_FILE, read_object
 from .safetensors_reader import FLOATS, ITEM_BYTES, SafetensorsFile, TensorEntry, open_safetensors
 
 SINGLE_FILE = "model.safetensors"

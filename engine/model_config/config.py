@@ -14,10 +14,9 @@ from types import MappingProxyType
 import attrs
 
 from .experts import Experts, read_experts
-from .folder import ConfigFields, read_fields
+from .folder import CONFIG_FILE, ConfigFields, check_folder, read_fields
 from .rope import POSITIONS_MAX, Rope, read_rope, read_window_ropes, stretched_length
 
-CONFIG_FILE = "config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
 # No published dense model comes near these; they keep products of two sizes far below 2**63.
 VOCAB_SIZE_MAX = 2**22
@@ -153,6 +152,7 @@ def load_model_config(folder: str | pathlib.Path) -> ModelConfig:
     Raises `ModelFolderError`, naming the file and the field, also for architectures and variants
     that this engine does not compute.
     """
+    check_folder(pathlib.Path(folder))
     given = read_fields(pathlib.Path(folder) / CONFIG_FILE)
     architecture = _architecture(given)
     fields = _with_defaults(given, architecture)
@@ -207,6 +207,7 @@ def load_model_limits(folder: str | pathlib.Path) -> ModelLimits:
 
     Raises `ModelFolderError`; an unknown architecture is no error here.
     """
+    check_folder(pathlib.Path(folder))
     fields = read_fields(pathlib.Path(folder) / CONFIG_FILE)
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else None

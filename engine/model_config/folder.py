@@ -6,13 +6,15 @@ name.
 """
 
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 
 import attrs
 
-from ..errors import SHORTAGES, ModelFolderError
+from ..errors import SHORTAGES, ModelFolderError, NotAModelFolder
 
+CONFIG_FILE = "config.json"
 # The largest config.json among popular models is below 100 kB (long lists of layer types).
 CONFIG_BYTES_MAX = 4 * 2**20
 # No number of a config is near either; what is computed from two of them stays finite.
@@ -87,6 +89,32 @@ class ConfigFields:
     def _value(self, name: str, default: object) -> object:
         value = self.values.get(name)
         return default if value is None else value
+
+
+def check_folder(folder: pathlib.Path) -> None:
+    """Raises `NotAModelFolder` for a path that is missing, no folder, empty, or has no config."""
+    if not folder.exists():
+        reason = "there is no such folder. Models of the hub are named ORG/NAME"
+    elif folder.suffix == ".gguf":
+        reason = "GGUF files are not supported; use the folder with the model's safetensors"
+    elif not folder.is_dir():
+        reason = "is a file; name the folder that has the model's config.json and safetensors"
+    elif _has_entry(folder, CONFIG_FILE):
+        return
+    elif _has_entry(folder):
+        reason = f"is not a model folder: it has no {CONFIG_FILE}; choose another model"
+    else:
+        reason = "is empty. Download a model into it: hf download ORG/NAME --local-dir FOLDER"
+    raise NotAModelFolder(folder, reason)
+
+
+def _has_entry(folder: pathlib.Path, name: str = "") -> bool:
+    """Whether the folder has this entry, or any; one that cannot be read may have it."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name == name or not name for entry in entries)
+    except PermissionError:
+        return True
 
 
 def read_fields(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> ConfigFields:

@@ -19,6 +19,8 @@ from ...nurseries.processes.process import LadderTimes, ProcessDied
 from ...nurseries.processes.progress_page import SLOT_BYTES, ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import Spawned
+from ...nurseries.processes.title import set_title
+from ...nurseries.processes.watched import Watch, WatchedProcess
 from ...nurseries.tasks.background import (
     start_background_task,
     start_background_task_soon,
@@ -57,6 +59,7 @@ from .boot_reports import BootReports
 from .executor import Executor
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
+from .watched_engine import WatchedEngine
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
@@ -67,6 +70,7 @@ SPARE_SETTLE_S = 0.5
 async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = None) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
+    set_title("engine, waiting")
     codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before the root waits for us
     # For ever, as a spare does; one that has lost its worker is none.
     handshake, ahead = await keep_while(
@@ -75,6 +79,7 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
     page_fd = handshake.fds[0] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
+    set_title(f"engine {init.rank}")
     after_slots = SLOT_BYTES * (1 + init.settings.workers)
     try:
         with (
@@ -111,6 +116,7 @@ def spare_workers(settings: EngineSettings) -> Spares:
         ladder=LadderTimes(),
         readiness=Readiness(),
         settle_s=SPARE_SETTLE_S,
+        forks=True,
     )
 
 
@@ -131,6 +137,7 @@ class EngineProcess:
     _spares: Spares = attrs.field(init=False)
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
+    _watched: WatchedProcess = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
     _membership_number: int = attrs.field(default=-1, init=False)
 
@@ -175,13 +182,17 @@ class EngineProcess:
         self._server = EngineServer(core, self.channel, self._tree_text, self._tell_passed)
         self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
+        self._watched = self._make_watched()
         parts = self._server, self._executor, self.recorder, self.progress
         try:
             async with open_engine_services(*parts, batches=self.batches):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
                 with passes_shown(self.progress):
-                    async with open_service(self._run_control, name="control"):
+                    async with (
+                        open_service(self._watched.run, name="watched"),
+                        open_service(self._run_control, name="control"),
+                    ):
                         await trio.sleep_forever()
         except (EngineError, ProcessDied) as error:
             self._show_failing(error)
@@ -212,6 +223,8 @@ class EngineProcess:
                 match message:
                     case FrontendMembership():
                         self._apply_membership(message)
+                    case Watch():
+                        self._watched.handle_watch(message)
                     case Drain():
                         self._server.core.start_drain()
                     case TreeRequest(call_id=call_id):
@@ -248,7 +261,7 @@ class EngineProcess:
     async def _tree_text(self) -> str:
         statistics = self._server.core.statistics()
         tree = ProcessTree(
-            f"engine {self.init.rank}",
+            self._name,
             os.getpid(),
             facts={
                 "epoch": self.init.epoch,
@@ -264,6 +277,15 @@ class EngineProcess:
             processes=[*await self._executor.trees(), *self._spares.trees()],
         )
         return msgspec.json.encode(tree).decode()
+
+    def _make_watched(self) -> WatchedProcess:
+        core, executor = self._server.core, self._executor
+        engine = WatchedEngine(self._name, core.statistics, executor.trees, self._spares)
+        return WatchedProcess(engine, self.control.send)
+
+    @property
+    def _name(self) -> str:
+        return f"engine {self.init.rank}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from ..config import EngineSettings
 from ..host import CPUINFO, first_processor
 from ..model.weight_folder import numerics_files
-from ..model_config.config import CONFIG_FILE, ModelConfig
+from ..model_config.config import ModelConfig
+from ..model_config.folder import CONFIG_FILE
 
 # A temperature below this is greedy; vLLM's bound: a division would overflow before it made any
 # difference.
@@ -49,6 +50,8 @@ def model_numerics_id(
         "load_format": "dummy" if dummy else "weights",
         "architecture": config.architecture,
     }
+    if settings.revision:
+        of_model["hub_revision"] = settings.revision
     files = [folder / CONFIG_FILE] if dummy else numerics_files(folder)
     return numerics_id({**facts, **of_model}, files)
 

@@ -19,6 +19,7 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.progress_page import open_slot
+from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -55,9 +56,11 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
     with ExitStack() as owned:
         control = ControlChannel(child.control, sends=[TreeReply], receives=[TreeRequest])
         owned.enter_context(control)
+        set_title("worker, waiting")
         handshake = await perform_child_handshake(control, "worker")
         owned.callback(close_fds, handshake.fds)
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
+        set_title(f"worker {init.rank}")
         fds, engine_fds = handshake.fds[:RING_FDS], handshake.fds[RING_FDS:]
         page_fd = engine_fds[0] if engine_fds else None
         stop = owned.enter_context(closing(StopSignal()))

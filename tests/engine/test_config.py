@@ -59,7 +59,7 @@ def test_the_digest_covers_every_field() -> None:
 def _changed(value: Any) -> Any:
     """Another allowed value of the same type."""
     if isinstance(value, str):
-        others = {"auto": "dummy", "null": "torch", "priority": "fcfs", "": "avx2"}
+        others = {"auto": "dummy", "null": "torch", "priority": "fcfs", "": "avx2", "cpu": "cuda"}
         return others.get(value, value + "x")
     return not value if isinstance(value, bool) else value + (-1 if value > 1 else 1)
 

@@ -7,6 +7,7 @@ import pytest
 from triolet.engine import errors, messages, step_messages
 from triolet.engine.config import EngineSettings
 from triolet.engine.sampling_params import SamplingParams
+from triolet.nurseries.processes.watched import Watch
 from triolet.transports.codec import Codec, MalformedMessage
 
 EXAMPLES: list[object] = [
@@ -45,6 +46,7 @@ CONTROL: list[object] = [
     messages.FrontendMembership(1, [messages.FrontendAddress(0, 1, "ipc://@a", "ipc://@b")]),
     messages.Drain(),
     messages.TreeRequest(9),
+    Watch(3),
 ]
 
 
@@ -141,7 +143,7 @@ def test_answers_cross_whole() -> None:
 
 EXAMPLES_OF_ERRORS = [
     (errors.InvalidParameter("top_p", "must be at most 1"), "invalid_parameter", False, "top_p"),
-    (errors.PromptTooLong(900, 512), "context_length_exceeded", False, "511"),
+    (errors.PromptTooLong(900, 512), "context_length_exceeded", False, "context length is 512"),
     (errors.EngineDied("engine 0", "was killed by SIGKILL"), "engine_died", True, "SIGKILL"),
     (errors.StepFailed(7, 2, "ValueError: x"), "step_failed", True, "worker 2"),
     (errors.StepTimeout(7, 1.5, (0, 2)), "step_timeout", True, "within 1.5 s from worker 0, 2"),

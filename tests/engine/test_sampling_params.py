@@ -198,3 +198,14 @@ def test_bounds() -> None:
 def test_what_no_message_can_carry_is_no_text(kind: GrammarKind) -> None:
     with pytest.raises(InvalidParameter, match="structured_outputs must be text: its character 1"):
         StructuredOutputs(kind, "a\ud800")
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [({"stop": 5}, "stop"), ({"stop": [5]}, "stop"), ({"logit_bias": [1]}, "logit_bias")],
+    ids=str,
+)
+def test_what_is_no_list_is_refused_by_name(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        SamplingParams(**values)
+    assert caught.value.parameter == name

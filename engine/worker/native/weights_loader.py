@@ -119,8 +119,9 @@ class WeightsLoader:
     def _key(self) -> str:
         """Of all that decides about the memory's bytes, but the files."""
         facts = (
-            self.settings.model, self.settings.load_format, self.library.isa,
-            self.library.source_hash, self.config, self.positions, Layout.of(self.config),
+            self.settings.model, self.settings.revision, self.settings.load_format,
+            self.library.isa, self.library.source_hash, self.config, self.positions,
+            Layout.of(self.config),
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -16,7 +16,8 @@ import attrs
 
 from ...config import EngineSettings
 from ...messages import BootPhase
-from ...model_config.config import CONFIG_FILE, load_model_limits
+from ...model_config.config import load_model_limits
+from ...model_config.folder import CONFIG_FILE
 from ...step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask
 from ..input_batch import InputBatch, Sampling, StepInputs
@@ -56,7 +57,8 @@ class NullExecutor:
         )
         progress(BootPhase.START, 1.0)  # there is nothing to load
         config = (pathlib.Path(self.settings.model) / CONFIG_FILE).read_bytes()
-        identity = hashlib.sha256(config + f"null {REVISION}".encode()).hexdigest()
+        revision = f"null {REVISION}{self.settings.revision}"
+        identity = hashlib.sha256(config + revision.encode()).hexdigest()
         return plan.ready(limits, f"null-{identity[:16]}")
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:

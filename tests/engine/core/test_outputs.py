@@ -44,11 +44,18 @@ def test_columns_hold_what_needs_no_more_words() -> None:
     driver = Driver(make_core())
     driver.core.add("f0", attrs.evolve(add_request("a"), in_columns=True, attempt=5))
     driver.core.add("f0", add_request("b"))
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    message = driver.core.finish_step(StepResult(1, step.rows, [7, 8]), 0.0)["f0"]
-    assert (message.attempts, message.indices, message.token_ids) == ([5], [0], [7])
-    assert [(o.request_id, o.first_index, o.token_ids) for o in message.outputs] == [("b", 0, [8])]
+    for index, tokens in enumerate(([7, 8], [9, 10])):
+        step = driver.core.schedule(0.0)
+        assert step is not None
+        result = StepResult(step.number, step.rows, tokens)
+        message = driver.core.finish_step(result, 0.0)["f0"]
+        outputs = [(o.request_id, o.first_index, o.token_ids) for o in message.outputs]
+        if index == 0:  # what is sent with first tokens has no room in columns
+            assert outputs == [("a", 0, [7]), ("b", 0, [8])]
+            assert message.attempts == []
+        else:
+            assert outputs == [("b", 1, [10])]
+            assert (message.attempts, message.indices, message.token_ids) == ([5], [1], [9])
 
 
 def test_a_grammar_sees_every_token_of_columns_too() -> None:
@@ -122,6 +129,19 @@ def test_a_window_is_sent_before_the_step_that_would_be_too_late(engine: Clocked
     assert engine.sent(10) == [(0.15, "a", 0, 1), (0.45, "a", 1, 3), (0.95, "a", 4, 5)]
 
 
+def test_a_first_token_says_how_long_its_request_was_computed(engine: Clocked) -> None:
+    engine.add("a", prompt_token_ids=list(range(1, 25)), in_columns=True)  # a step has 16 tokens
+    engine.now = 5.0
+    assert engine.step() is None
+    message = engine.step()
+    assert message is not None
+    assert [output.prefill_s for output in message.outputs] == [pytest.approx(2 * STEP_S)]
+    engine.add("b", in_columns=True, sampling=SamplingParams(seed=1, max_tokens=1))
+    message = engine.step()  # its only one
+    assert message is not None
+    assert [output.prefill_s for output in message.outputs] == [pytest.approx(STEP_S)]
+
+
 def test_requests_with_the_same_window_are_sent_together(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
     engine.sent(2)
@@ -141,7 +161,7 @@ def test_others_are_not_kept_waiting(engine: Clocked) -> None:
 def test_one_token_goes_in_columns_as_ever(engine: Clocked) -> None:
     engine.add("a", merge_s=0.001, in_columns=True)
     messages = [engine.step() for _ in range(3)]
-    assert [message and message.indices for message in messages] == [[0], [1], [2]]
+    assert [message and message.indices for message in messages] == [[], [1], [2]]
 
 
 def test_the_end_brings_what_waited(engine: Clocked) -> None:

@@ -19,12 +19,12 @@ from triolet.engine.model.registry import compute_dtype, load_model, plan_weight
 from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
 from triolet.engine.model_config.config import (
     ARCHITECTURES,
-    CONFIG_FILE,
     GEMMA3,
     GEMMA3_MULTIMODAL,
     QWEN3_MOE,
     load_model_config,
 )
+from triolet.engine.model_config.folder import CONFIG_FILE
 
 from .tiny_models import CPU, TINY, Driver, load_dummy, safetensors_bytes, write_config, write_model
 
@@ -103,7 +103,7 @@ INDEX = {"weight_map": {NORM: "../model.safetensors"}}
 BREAKS: dict[str, tuple[Callable[[pathlib.Path], object], str]] = {
     "no config": (
         lambda f: (f / CONFIG_FILE).unlink(),
-        "config.json: cannot be read: No such file",
+        "is not a model folder: it has no config.json",
     ),
     "no weights": (lambda f: (f / SINGLE_FILE).unlink(), "has neither model.safetensors nor"),
     "weights that are a folder": (

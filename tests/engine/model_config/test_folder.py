@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from triolet.engine.errors import ModelFolderError
-from triolet.engine.model_config.folder import ConfigFields, read_bytes, read_object
+from triolet.engine.errors import ModelFolderError, NotAModelFolder
+from triolet.engine.model_config.folder import ConfigFields, check_folder, read_bytes, read_object
 from triolet.engine.model_config.generation import GenerationConfig, load_generation_config
 from triolet.engine.sampling_params import SamplingParams
 
@@ -147,3 +147,23 @@ def test_what_is_not_served_is_told(tmp_path: pathlib.Path) -> None:
 def test_nonsense_is_refused_by_name(tmp_path: pathlib.Path, field: str, value: Any) -> None:
     with pytest.raises(ModelFolderError, match=rf"generation_config\.json: {field} must be"):
         load(tmp_path, **{field: value})
+
+
+def test_a_path_without_a_model_says_what_is_there(tmp_path: pathlib.Path) -> None:
+    empty, other = tmp_path / "empty", tmp_path / "other"
+    empty.mkdir()
+    other.mkdir()
+    (other / "notes.txt").write_text("x")
+    (other / "model.gguf").write_text("x")
+    for path, words in (
+        (tmp_path / "nowhere", r"nowhere: there is no such folder\. .* ORG/NAME"),
+        (empty, "empty: is empty. Download a model into it: hf download"),
+        (other, "other: is not a model folder: it has no config.json"),
+        (other / "notes.txt", "is a file; name the folder"),
+        (other / "model.gguf", "GGUF files are not supported"),
+    ):
+        with pytest.raises(NotAModelFolder, match=words) as caught:
+            check_folder(path)
+        assert "Repair" not in str(caught.value)
+    (other / "config.json").write_text("{}")
+    check_folder(other)

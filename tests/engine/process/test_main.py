@@ -37,6 +37,7 @@ from triolet.nurseries.processes.process import (
     ProcessSpec,
     open_process,
 )
+from triolet.nurseries.processes.spares import APART
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import ME, Caller
@@ -120,8 +121,8 @@ class Root:
 
 
 def workers_of(engine: ProcessTree) -> list[ProcessTree]:
-    """Without those that are to spare."""
-    return [process for process in engine.processes if not process.name.startswith("spare")]
+    """Without those that are to spare, and what makes them."""
+    return [process for process in engine.processes if not process.name.startswith(APART)]
 
 
 @asynccontextmanager
@@ -227,7 +228,7 @@ async def test_a_root_that_closes_its_end_is_gone(tmp_path: pathlib.Path) -> Non
 
 
 async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(PeerRefused, match=r"config\.json"):
+    with pytest.raises(PeerRefused, match="there is no such folder"):
         async with open_engine(tmp_path / "nothing"):
             pytest.fail("it was never ready")
 

@@ -4,17 +4,20 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model_config.config import load_model_config
 from triolet.engine.step_messages import RowLogprobs, StepResult
 from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 from triolet.engine.worker.native.runner import TRY_EVERY, ThreadChoice
-from triolet.engine.worker.numerics import numerics_id, processor_name
+from triolet.engine.worker.numerics import model_numerics_id, numerics_id, processor_name
 
 FACTS = {"executor": "torch", "dtype": "float32"}
 
@@ -43,6 +46,16 @@ def test_weights_facts_and_names_change_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path, b"weighteD")
     ids.add(numerics_id(FACTS, files))
     assert len(ids) == 5
+
+
+def test_a_commit_of_the_hub_changes_it(tmp_path: pathlib.Path) -> None:
+    write(tmp_path)
+    config = load_model_config(bundled_model_folder())
+    settings = EngineSettings(model=str(tmp_path))
+    plain = model_numerics_id(FACTS, settings, config)
+    pinned = [attrs.evolve(settings, revision=commit) for commit in ("a", "b")]
+    ids = [model_numerics_id(FACTS, each, config) for each in pinned]
+    assert len({plain, *ids}) == 3
 
 
 def test_processor_name(tmp_path: pathlib.Path) -> None:
