@@ -10,8 +10,10 @@
      |    +-- ChatTemplateRefused     the template refused these messages
      +-- ModelFolderError
      |    +-- ChatTemplateBroken      the model's template does not compile
+     +-- ModelNotFetched              a model of the hub is not to be had
      +-- Overloaded                   a limit of ours is reached; come back after `retry_after_s`
      +-- NoEngine                     no engine can take work now
+     |    +-- ServerDraining          nor is one to, for this frontend
      +-- RuntimeClosed                the block of `open_runtime` has been left
      +-- RequestFailed                the engine ended this one request with an error
      +-- ProcessingFailed             turning its tokens into text failed here
@@ -113,6 +115,16 @@ class ChatTemplateBroken(ModelFolderError):
 
 
 @attrs.frozen
+class ModelNotFetched(EngineError):
+    """A model of the hub cannot be downloaded, and is not in the cache: `reason` says why."""
+
+    code: ClassVar[str] = "model_not_fetched"
+    sentence: ClassVar[str] = "{self.model}: {self.reason}"
+    model: str
+    reason: str
+
+
+@attrs.frozen
 class Overloaded(EngineError):
     """A limit is reached. `limit` names the setting; try again after `retry_after_s` seconds."""
 
@@ -135,6 +147,14 @@ class NoEngine(EngineError):
 
 
 @attrs.frozen
+class ServerDraining(NoEngine):
+    """This frontend serves what is in flight and takes nothing new."""
+
+    code: ClassVar[str] = "server_draining"
+    reason: str = "this server is draining"
+
+
+@attrs.frozen
 class RuntimeClosed(EngineError):
     """A runtime was used after its `open_runtime` block."""
 
@@ -154,7 +174,7 @@ class RequestFailed(EngineError):
 
 @attrs.frozen
 class RunNotFound(Exception):
-    """No running server, or not exactly one, matches; `running` are the run ids there are."""
+    """No running server, or not exactly one, matches; `running` has a line for each there is."""
 
     run_id: str
     running: tuple[str, ...]
@@ -162,8 +182,9 @@ class RunNotFound(Exception):
     def __str__(self) -> str:
         if not self.running:
             return "no server of this user is running; start one with `triolet serve`"
-        wanted = f"none of them is {self.run_id!r}" if self.run_id else "say which one"
-        return f"servers running: {', '.join(self.running)}; {wanted}"
+        fault = f"not exactly one id begins with {self.run_id!r}: " if self.run_id else ""
+        ask = f"{fault}name one of the running servers by its id, or by the beginning of that:"
+        return "\n  ".join((ask, *self.running))
 
 
 @attrs.frozen
@@ -188,9 +209,10 @@ class NoFrontendLeft(Exception):
 
 @attrs.frozen
 class ControlCallRefused(Exception):
-    """The root of a server does not do what was asked; `reason` is a sentence."""
+    """The root of a server does not do what was asked; `reason` is a sentence, `code` a name."""
 
     reason: str
+    code: str = "place_not_found"
 
     def __str__(self) -> str:
         return self.reason

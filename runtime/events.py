@@ -9,6 +9,25 @@ import attrs
 
 
 @attrs.frozen
+class FileDownloaded:
+    """One file of a model of the hub is in the cache now; it was not before."""
+
+    model: str
+    file: str
+    size_bytes: int
+    seconds: float
+
+
+@attrs.frozen
+class ModelFetched:
+    """All files of a model of the hub are there. `remark` is not empty if the hub was not asked."""
+
+    model: str
+    revision: str
+    remark: str = ""
+
+
+@attrs.frozen
 class ChildStarting:
     """A process was spawned."""
 
@@ -91,6 +110,14 @@ class ChildFailed:
 
 
 @attrs.frozen
+class HomeGiven:
+    """What a frontend that is given up has left goes on at another one, `host`."""
+
+    child: str
+    host: str
+
+
+@attrs.frozen
 class RequestRefused:
     """What `child` died of last is a request's fault: its content is refused for a while."""
 
@@ -120,7 +147,9 @@ class Stopped:
 
 
 RunEvent = (
-    ChildStarting
+    FileDownloaded
+    | ModelFetched
+    | ChildStarting
     | ChildProgress
     | ChildPhaseEnded
     | ChildReady
@@ -129,6 +158,7 @@ RunEvent = (
     | ChildGone
     | ChildStopped
     | ChildFailed
+    | HomeGiven
     | RequestRefused
     | Serving
     | Draining

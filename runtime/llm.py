@@ -1,27 +1,38 @@
 """Blocking interface of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
 
+`chat` takes conversations, `stream` gives pieces of one answer as they come.
+
 A thread of its own runs trio and `open_runtime`; calls go to it and wait. It closes itself when
 the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks looks
 for: no exit handler, no daemon thread, no finalizer.
 """
 
+import queue
+import sys
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self, cast
 
 import attrs
+import sniffio
 import trio
 
+from ..engine.errors import InvalidParameter
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.service import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
+from .events import ChildProgress, FileDownloaded, RunEvent
 from .frontend.generation import GenerationStream
 from .runtime import Runtime, open_runtime
-from .text.outputs import GenerationChoice, Logprobs, Usage
+from .text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from .text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
+# Messages, each with `role` and `content`.
+Conversation = Sequence[Mapping[str, Any]]
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
 # would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.
 LOOK_AT_MAIN_THREAD_S = 0.25
@@ -57,12 +68,22 @@ class _Call:
 
     prompts: list[Prompt]
     params: SamplingParams | None
+    # Called in the loop's thread whenever one has been answered.
+    on_answered: Callable[[], None] = lambda: None
+    # Of `stream` alone: its outputs, then None. Bounded by the length of the answers.
+    outputs: queue.SimpleQueue[GenerationOutput | None] | None = None
     # Cancelled when the thread that asked does not wait any more.
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Set last of all. Then there are results, or an error, or else the loop's end was quicker.
     done: threading.Event = attrs.field(factory=threading.Event, init=False)
     results: list[Completion] | None = attrs.field(default=None, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
+
+    def end(self) -> None:
+        """There is nothing more to wait for."""
+        self.done.set()
+        if self.outputs is not None:
+            self.outputs.put(None)
 
 
 class LLM:
@@ -82,6 +103,7 @@ class LLM:
         # Of the calls; None before the runtime is up and as soon as it goes down.
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
+        options.setdefault("on_event", _show_download)
         # Prompts for which there was no room; one is woken whenever another has been answered.
         self._room = trio.lowlevel.ParkingLot()
         self._thread = threading.Thread(
@@ -102,21 +124,77 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | None = None,
+        *,
+        progress: bool | None = None,
     ) -> list[Completion]:
         """Answer all prompts, in their order; one fails, all fail.
 
         Any number may be given: as many as the admission takes run at once, the others wait.
-        A list of token ids is one prompt. Raises as `Runtime.generate` does (a group if several
+        A list of token ids is one prompt. `progress` draws a bar on stderr; None does so for
+        several prompts on a terminal. Raises as `Runtime.generate` does (a group if several
         prompts fail at once), and `LLMClosed`. Ctrl-C in the calling thread aborts its prompts.
         """
-        call = _Call(_many(prompts), params)
+        _check_loop()
+        many = _many(prompts)
+        if progress is None:
+            progress = len(many) > 1 and sys.stderr.isatty()
+        with _bar(len(many), shown=progress) as advance:
+            call = _Call(many, params, advance)
+            with self._calling(call):
+                call.done.wait()
+        return self._results(call)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        params: SamplingParams | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        progress: bool | None = None,
+    ) -> list[Completion]:
+        """Answer a conversation, or each of several: lists of `{"role": …, "content": …}`.
+
+        As `generate`, with the model's chat template around the messages.
+        """
+        one_alone = bool(messages) and isinstance(messages[0], Mapping)
+        many = cast(Sequence[Conversation], [messages] if one_alone else messages)
+        prompts = [ChatPrompt([dict(each) for each in one], tools=tools) for one in many]
+        return self.generate(prompts, params, progress=progress)
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Iterator[GenerationOutput]:
+        """The outputs of one prompt as they come, each with new `text`; `chat` is a `ChatPrompt`.
+
+        Leaving the loop early aborts the request. Raises as `generate` does.
+        """
+        _check_loop()
+        outputs = queue.SimpleQueue[GenerationOutput | None]()
+        call = _Call(_many(prompt), params, outputs=outputs)
+        if len(call.prompts) != 1:
+            raise InvalidParameter("prompt", "must be one: stream is for a single prompt")
+        with self._calling(call):
+            while (output := outputs.get()) is not None:
+                yield output
+        self._results(call)
+
+    def __repr__(self) -> str:
+        if self._runtime is None or self._nursery is None:
+            return "<LLM: closed>"
+        return f"<LLM of {self._runtime.model_name}>"
+
+    @contextmanager
+    def _calling(self, call: _Call) -> Iterator[None]:
+        """Around the wait for it; whatever ends that early aborts the call."""
         if not self._soon(self._start, call):
             raise self._failure or LLMClosed()
         try:
-            call.done.wait()
-        except BaseException:
-            self._soon(call.scope.cancel, "the thread that asked was interrupted")
-            raise
+            yield
+        finally:
+            if not call.done.is_set():
+                self._soon(call.scope.cancel, "the thread that asked waits no more")
+
+    def _results(self, call: _Call) -> list[Completion]:
         if call.results is not None:
             return call.results
         if call.error is not None:
@@ -177,31 +255,30 @@ class LLM:
 
     def _start(self, call: _Call) -> None:
         if self._nursery is None:
-            call.done.set()
+            call.end()
         else:
             self._nursery.start_soon(self._answer, call, name="call")
 
     async def _answer(self, call: _Call) -> None:
         try:
             with call.scope, single_errors_unwrapped():
-                call.results = await self._generate_all(call.prompts, call.params)
+                call.results = await self._generate_all(call)
         except Exception as error:  # it is the caller's, in its own thread
             call.error = error
         finally:
-            call.done.set()
+            call.end()
 
-    async def _generate_all(
-        self, prompts: list[Prompt], params: SamplingParams | None
-    ) -> list[Completion]:
-        results: list[Completion | None] = [None] * len(prompts)
-        left = iter(enumerate(prompts))
+    async def _generate_all(self, call: _Call) -> list[Completion]:
+        results: list[Completion | None] = [None] * len(call.prompts)
+        left = iter(enumerate(call.prompts))
 
         async def answer_next() -> None:
             for place, prompt in left:
-                results[place] = await self._generate_one(prompt, params)
+                results[place] = await self._generate_one(prompt, call)
+                call.on_answered()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(len(prompts), self._at_once(params))):
+            for _ in range(min(len(call.prompts), self._at_once(call.params))):
                 nursery.start_soon(answer_next, name="prompts")
         return [result for result in results if result is not None]
 
@@ -211,16 +288,18 @@ class LLM:
         choices = 1 if params is None else params.n
         return max(1, self._runtime.admission.limits.active_requests_max // choices)
 
-    async def _generate_one(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
+    async def _generate_one(self, prompt: Prompt, call: _Call) -> Completion:
         """Answer one prompt as soon as there is room for it."""
         assert self._runtime is not None
+        streaming = call.outputs is not None
+        merge_s = 0.0 if streaming else WHOLE_MERGE_S
         while True:
             try:
                 opened = self._runtime.generate(
-                    prompt, params, streaming=False, merge_s=WHOLE_MERGE_S
+                    prompt, call.params, streaming=streaming, merge_s=merge_s
                 )
                 async with opened as stream:
-                    completion = _completion(await stream.collect())
+                    completion = await _completion(stream, call.outputs)
                 self._room.unpark()
                 return completion
             except Overloaded as full:
@@ -228,16 +307,80 @@ class LLM:
                     await self._room.park()
 
 
+def _show_download(event: RunEvent) -> None:
+    """A line that grows for each file, where there is a terminal; else one when it is there."""
+    match event:
+        case ChildProgress(child=model, phase=file, fraction=fraction) if "/" in model:
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{model}: {file} {fraction:4.0%}")
+        case FileDownloaded(model=model, file=file):
+            begin = "\r" if sys.stderr.isatty() else ""
+            sys.stderr.write(f"{begin}{model}: {file} downloaded\n")
+
+
+def _check_loop() -> None:
+    """A thread that runs a loop is the wrong one: that stands still until the answer is there.
+
+    Of a notebook's loop everything waits anyway, as for any cell.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            "LLM would block this trio loop: use triolet.open_runtime, or"
+            " await trio.to_thread.run_sync(llm.generate, prompts)"
+        )
+    try:
+        library = sniffio.current_async_library()
+    except sniffio.AsyncLibraryNotFoundError:
+        return
+    if "ipykernel" not in sys.modules:
+        call = "await asyncio.to_thread(llm.generate, prompts)"
+        text = f"LLM blocks this {library} loop until the answer is there; use {call}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+@contextmanager
+def _bar(prompts: int, *, shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar of answered prompts, advanced by calling what the block gets."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+    task = bar.add_task("prompts", total=prompts)
+
+    def advance() -> None:
+        bar.advance(task)
+        bar.refresh()
+
+    with bar:
+        yield advance
+
+
 def _many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Text, a conversation, embeddings and a list of token ids are one prompt; a list is many."""
     if isinstance(prompts, str | ChatPrompt | PromptEmbeds):
         return [prompts]
+    if not isinstance(prompts, Sequence) or (prompts and isinstance(prompts[0], Mapping)):
+        raise InvalidParameter(
+            "prompts",
+            "must be text, token ids, a ChatPrompt, or a list of those; messages are for LLM.chat",
+        )
     if prompts and isinstance(prompts[0], int):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))
 
 
-def _completion(stream: GenerationStream) -> Completion:
+async def _completion(
+    stream: GenerationStream, outputs: queue.SimpleQueue[GenerationOutput | None] | None
+) -> Completion:
+    """The whole answer; its pieces go where they are waited for."""
+    if outputs is not None:
+        async for output in stream:
+            outputs.put(output)
+    await stream.collect()
     assert stream.finish_reason is not None
     return Completion(
         prompt_token_ids=stream.prompt_token_ids,

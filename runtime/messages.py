@@ -9,6 +9,7 @@ import enum
 import attrs
 
 from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
+from ..nurseries.processes.watched import Watch, Watched
 
 
 class EngineState(enum.StrEnum):
@@ -32,6 +33,7 @@ class EngineHealth:
     state: EngineState
     reason: str = ""
     last_death: str = ""
+    restarts: int = 0
 
 
 class Role(enum.StrEnum):
@@ -58,6 +60,35 @@ class ControlCall(enum.StrEnum):
     TREE = "tree"
     PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
+    SIGNAL = "signal"  # a process, by its place
+    TOKEN = "token"  # the first to ask may use the one-time token, and no other
+    WATCH = "watch"  # what changes, from now on; over the run folder's socket alone
+
+
+class Signal(enum.StrEnum):
+    """What a process may be sent."""
+
+    KILL = "kill"
+    STOP = "stop"
+    CONTINUE = "continue"
+
+
+@attrs.frozen
+class SignalOrder:
+    """A signal for the process at `place` ("engine 0 worker 1"); only for `pid` if that is set."""
+
+    place: str
+    signal: Signal
+    pid: int = 0
+
+
+@attrs.frozen
+class ControlQuestion:
+    """One question to a root; `order` is of SIGNAL."""
+
+    call: ControlCall
+    place: Place | None = None
+    order: SignalOrder | None = None
 
 
 @attrs.frozen
@@ -121,25 +152,65 @@ class FrontendInit:
     run_id: str
     rank: int
     epoch: int
-    term: int  # of its home, see `engine.core.homes`
+    home: int  # of its own, see `processes.homes.home_owners`
+    term: int  # of that, see `engine.core.homes`
     settings: str
     engines: EngineMembership
     draining: bool = False  # the server is about to end: take nothing new from the start
+    # What the descriptors beside INIT are, in their order: "progress", then those that there are of
+    # "journal", "lock" (of the journals' folder), "connections" (`transports.takeover.memory`) and
+    # "counters".
+    descriptors: list[str] = attrs.field(factory=list)
+    died_ns: int = 0  # when the last process that had the home did, by CLOCK_MONOTONIC; 0: none
 
 
 @attrs.frozen(kw_only=True)
 class FrontendReady:
-    """READY's payload of a frontend: where engines reach it."""
+    """READY's payload of a frontend: where engines reach it.
 
+    One that `has_slots` mapped its connection slots, ends connections as `FrontendLoad.ended` says,
+    and takes over those of the process before it; else none of its connections is held.
+    """
+
+    input_endpoint: str
+    output_endpoint: str
+    has_slots: bool = False
+
+
+@attrs.frozen
+class HostHome:
+    """The frontend is to go on with the home of one that was given up, under this term.
+
+    The descriptors beside it are named as in `FrontendInit`.
+    """
+
+    home: int
+    term: int
+    descriptors: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class HomeHosted:
+    """The frontend has adopted what was in the home, and engines reach it there."""
+
+    home: int
+    term: int
     input_endpoint: str
     output_endpoint: str
 
 
 @attrs.frozen
 class PassConnection:
-    """One accepted connection; its descriptor travels beside the message."""
+    """One accepted connection; its descriptor travels beside the message.
+
+    While it is open `slot` is its own, among the rank's connection slots; -1: it has none, and ends
+    with the process. One that `is_taken_over` was passed to an earlier process of the rank, which
+    may have begun the slot or not.
+    """
 
     connection_id: int
+    slot: int = -1
+    is_taken_over: bool = False
 
 
 @attrs.frozen
@@ -153,6 +224,8 @@ class FrontendLoad:
     open_streams: int
     connections_received: int  # of all that were passed, so that the root knows what is under way
     engines_ready: int = 0
+    # Slots whose connection was ended by `shutdown` and then closed; each is reported once.
+    ended: list[int] = attrs.field(factory=list)
 
 
 class ForeignVerb(enum.StrEnum):
@@ -171,7 +244,7 @@ class ForeignVerb(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class ForeignCall:
-    """One frontend asks another for a response; the root passes it on to rank `frontend`.
+    """One frontend asks another for a response; the root passes it on to who has home `frontend`.
 
     It may be lost, with its owner, and be asked again: each sending has a `call_id` of the caller's
     own. `caller_epoch` fences the answer.
@@ -212,38 +285,79 @@ class RootCall:
     """A frontend asks the root, for an admin, what commands ask over the run folder's socket."""
 
     call_id: int
-    call: ControlCall
-    place: Place | None = None
+    question: ControlQuestion
 
 
 @attrs.frozen
 class RootReply:
-    """The root's answer, JSON text; or why there is none."""
+    """The root's answer, JSON text; or why there is none, see `ControlCallRefused`."""
 
     call_id: int
     text: str
     refusal: str = ""
+    code: str = ""
+
+
+@attrs.frozen
+class WatchServer:
+    """A frontend has viewers: say what all processes do; everything, when the number is another.
+
+    0: it has none any more.
+    """
+
+    number: int
+
+
+@attrs.frozen
+class ServerNews:
+    """What changed, each a JSON object; all before it is void if the first one is a snapshot."""
+
+    texts: list[str]
+    is_whole: bool
 
 
 @attrs.frozen
 class FrontendStates:
     """The frontends of this server; full snapshots, the latest wins. Others are between two lives.
 
-    `ready` has the epochs of those that are up, `failed` says why the others are given up.
+    `ready` has, by home, the epochs of the processes that are up and have it. `failed` says, by
+    rank, why others are given up. Of so many `homes` (0: one for each rank) no frontend will have
+    those that are `lost`. `restarts` has, by rank, how many processes came after the first.
     """
 
     ready: dict[int, int] = attrs.field(factory=dict)
     failed: dict[int, str] = attrs.field(factory=dict)
+    homes: int = 0
+    lost: list[int] = attrs.field(factory=list)
+    restarts: dict[int, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class HandOver:
+    """Drain, and leave what outlasts the grace to the next life of this frontend."""
 
 
 ROOT_TO_FRONTEND = (
     EngineMembership,
     PassConnection,
+    HostHome,
     Drain,
+    HandOver,
     TreeRequest,
     ForeignCall,
     ForeignReply,
     RootReply,
     FrontendStates,
+    Watch,
+    ServerNews,
 )
-FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply, RootCall)
+FRONTEND_TO_ROOT = (
+    FrontendLoad,
+    HomeHosted,
+    TreeReply,
+    ForeignCall,
+    ForeignReply,
+    RootCall,
+    Watched,
+    WatchServer,
+)

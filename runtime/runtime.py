@@ -5,6 +5,8 @@ or, with `in_process=True`, in the caller's as well. Nothing survives the block:
 thread, a socket or a descriptor. Takes no signals: those are the program's.
 """
 
+import difflib
+import functools
 import itertools
 import math
 import pathlib
@@ -13,7 +15,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 import msgspec
@@ -28,6 +30,7 @@ from ..engine.messages import (
     Utility,
 )
 from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
+from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service, single_errors_unwrapped
 from ..transports.codec import Codec
@@ -41,10 +44,13 @@ from .frontend.admission import Admission, Ticket
 from .frontend.client_tasks import run_output_handler, run_replay_deadlines
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
+from .frontend.generation import GenerationStream
 from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.replay_policy import ReplayPolicy
+from .hub.fetch import fetch_model
+from .hub.model_name import hub_model
 from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
@@ -54,6 +60,39 @@ from .text.prompts import Prompt
 
 AnyFrontend = TypeVar("AnyFrontend", bound=Frontend)
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
+_RUNTIME_FIELDS = {field.name for field in attrs.fields(RuntimeSettings)} - {"engine"}
+
+
+# The rest of `Frontend` is for those who build on it.
+_FACE = (
+    "generate", "tokenize", "detokenize", "tokenizer_info", "token_strings", "model_name",
+    "max_model_len", "health", "statistics", "engine_statistics", "drain",
+)  # fmt: skip
+
+
+@attrs.define(eq=False)
+class StreamOpening(AbstractAsyncContextManager[GenerationStream]):
+    """The block of `generate`. To iterate it, or to await it, is an error that shows the block."""
+
+    _block: AbstractAsyncContextManager[GenerationStream]
+
+    async def __aenter__(self) -> GenerationStream:
+        return await self._block.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._block.__aexit__(*error)
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError(_BLOCK)
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(_BLOCK)
+
+
+_BLOCK = (
+    "generate opens a block: `async with runtime.generate(...) as stream:`, and in it"
+    " `async for output in stream:` or `await stream.collect()`"
+)
 
 
 class Runtime(Frontend):
@@ -64,9 +103,24 @@ class Runtime(Frontend):
 
     _is_closed = False
 
+    def __repr__(self) -> str:
+        ready = sum(engine.state is EngineState.READY for engine in self.health().engines)
+        state = "closed" if self._is_closed else f"{ready} of {self.settings.engines} engines ready"
+        return f"<Runtime of {self.model_name}: {state}>"
+
+    def __dir__(self) -> list[str]:
+        """What a program has use for; completion in a shell shows this."""
+        return list(_FACE)
+
     def close(self) -> None:
         """Take nothing more: the engines are about to end."""
         self._is_closed = True
+
+    def generate(  # type: ignore[override]
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> StreamOpening:
+        """See `Frontend.generate`."""
+        return StreamOpening(super().generate(prompt, params, **options))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -86,6 +140,9 @@ class Runtime(Frontend):
         return counts
 
 
+functools.update_wrapper(Runtime.generate, Frontend.generate)  # its signature, for completion
+
+
 def make_settings(
     model: str | None = None, *, settings: RuntimeSettings | None = None, **options: Any
 ) -> RuntimeSettings:
@@ -98,10 +155,34 @@ def make_settings(
             raise TypeError("give `settings` alone, or a model and options")
         return settings
     engine = {name: options.pop(name) for name in list(options) if name in _ENGINE_FIELDS}
+    for name in options:
+        if name not in _RUNTIME_FIELDS:
+            near = difflib.get_close_matches(name, sorted(_RUNTIME_FIELDS | _ENGINE_FIELDS), n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise TypeError(
+                f"there is no option {name}{hint} (options are the fields of EngineSettings"
+                " and RuntimeSettings)"
+            )
     if not model:
         options = {"model_name": BUNDLED_MODEL_NAME, **options}
     folder = str(model or bundled_model_folder())
     return RuntimeSettings(engine=EngineSettings(model=folder, **engine), **options)
+
+
+async def fetched_settings(
+    model: str | None, on_event: OnEvent, options: dict[str, Any]
+) -> RuntimeSettings:
+    """As `make_settings`; a model of the hub is in its cache afterwards, pinned to a commit.
+
+    Raises `ModelNotFetched`, and what `make_settings` raises. Cancellation: the download ends.
+    """
+    found = hub_model(model, options.get("revision", ""))
+    if found is None:
+        return make_settings(model, **options)
+    any_architecture = options.get("executor") == "null"
+    fetched = await fetch_model(found, on_event, any_architecture=any_architecture)
+    pinned = {"model_name": found.repository, **options, "revision": fetched.commit}
+    return make_settings(fetched.folder, **pinned)
 
 
 @asynccontextmanager
@@ -113,18 +194,29 @@ async def open_runtime(
     on_event: OnEvent = ignore_event,
     **options: Any,
 ) -> AsyncIterator[Runtime]:
-    """Start engines for `model` (a folder; the bundled one without) and serve them to this task.
+    """Start engines for `model` and serve them to this task.
 
+    `model` is a folder, or `ORG/NAME` (`ORG/NAME@REVISION`) of the hub, which is downloaded unless
+    it is in the cache; without one it is the bundled one.
     `options` are fields of `EngineSettings` and of `RuntimeSettings` (`engines=2`). Entering waits
     until every engine can take work; with several it is enough that one can and none still boots.
     `in_process` starts no process: see `inproc` for what it cannot do. `on_event` hears of
-    processes alone.
+    processes and downloads alone.
 
-    Raises `ModelFolderError`, `InvalidParameter`, `UnsupportedPlatform`; `NoEngineLeft`, also in
-    the body, when every engine was given up. Cancellation: all processes are stopped and reaped.
+    Raises `ModelFolderError`, `ModelNotFetched`, `InvalidParameter`, `UnsupportedPlatform`;
+    `NoEngineLeft`, also in the body, when every engine was given up. Cancellation: all processes
+    are stopped and reaped.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            "open_runtime needs trio: call it in trio.run(...). In asyncio or a notebook use"
+            " triolet.LLM instead, in a thread (await asyncio.to_thread(llm.generate, prompts))"
+        )
     check_platform()
-    chosen = make_settings(model, settings=settings, **options)
+    if settings is not None:
+        chosen = make_settings(model, settings=settings, **options)
+    else:
+        chosen = await fetched_settings(model, on_event, options)
     if in_process:
         check_inproc(chosen)
     inputs = InputProcessor.load(chosen)

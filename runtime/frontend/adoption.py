@@ -2,8 +2,8 @@
 
 In this order, before its links begin: all requests into the ledger, as they were sent last, so that
 the RESYNCs name them; then their tokens into their flows, where they become text when they are read
-(those with stop strings or logprobs at once). What had ended is only to be read again. Readers see
-one stream: the same tokens, in the same pieces of text.
+(those with stop strings or logprobs at once). What had ended costs nothing until it is read again:
+there may be thousands. Readers see one stream: the same tokens, in the same pieces of text.
 
 A stream during whose adoption two lives have died is left alone: it would end every one. Only its
 API hears of it still, to say so; if that ends two more, it is forgotten.
@@ -28,8 +28,9 @@ from ..journal.records import AdmissionRecord
 from ..journal.streams import JournalChoice, JournalStream
 from ..text.outputs import Logprobs
 from .admission import Ticket
-from .frontend import Frontend
+from .frontend import Frontend, states_of
 from .generation import GenerationStream
+from .ledger_entry import LedgerEntry
 from .request_flow import CreditWindow, RequestFlow, StreamCredit
 
 REBUILD_DEATHS_MAX = 2
@@ -37,29 +38,48 @@ REBUILD_DEATHS_MAX = 2
 
 @attrs.define(eq=False)
 class AdoptedStream:
-    """A stream that goes on, or has ended and is to be read again.
-
-    Without generation, two lives have died of it.
-    """
+    """A stream that goes on, or has ended and is to be read again."""
 
     _stream: JournalStream
-    _flows: list[RequestFlow]
-    _ticket: Ticket
     _frontend: Frontend
     _journal: Journal
-    generation: GenerationStream | None = attrs.field(default=None, init=False)
+    _ticket: Ticket | None = attrs.field(default=None, init=False)
+    _flows: list[RequestFlow] = attrs.field(factory=list, init=False)
+    _generation: GenerationStream | None = attrs.field(default=None, init=False)
+    # By the life that had its end: its tokens are in the counters.
+    _is_counted: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self._flows:
-            prompt = self._stream.choices[0].request.prompt_token_ids
-            self.generation = GenerationStream(self.admission.name, prompt, self._flows)
+        self._is_counted = self.said is not None
+
+    @property
+    def generation(self) -> GenerationStream | None:
+        """Its output, made when it is first asked for; None if two lives have died of it."""
+        if self._generation is None and self.begin():
+            self.fill()
+        return self._generation
+
+    def begin(self) -> bool:
+        """Make its output, which `fill` gives it; False if two lives have died of it."""
+        stream, frontend = self._stream, self._frontend
+        if stream.rebuild_deaths >= REBUILD_DEATHS_MAX:
+            return False
+        live = [choice for choice in stream.choices if not choice.is_over]
+        self._ticket = _ticket_of(frontend, [choice.request for choice in live], len(live))
+        self._flows = [_flow_of(frontend, choice, self._ticket) for choice in stream.choices]
+        prompt = stream.choices[0].request.prompt_token_ids
+        self._generation = GenerationStream(self.admission.name, prompt, self._flows)
+        return True
+
+    def choices(self) -> Iterator[tuple[JournalChoice, RequestFlow]]:
+        """What its journal says of each choice, and the flow of that."""
+        return zip(self._stream.choices, self._flows, strict=True)
 
     def fill(self) -> None:
         """Give the flows what has come of their choices."""
-        if self.generation is None:
-            return
-        taken = zip(self._stream.choices, self._flows, self.generation.choices, strict=True)
-        for choice, flow, said in taken:
+        assert self._generation is not None
+        self._generation.states = states_of(self._flows)
+        for (choice, flow), said in zip(self.choices(), self._generation.choices, strict=True):
             said.inexact_from = choice.inexact_from
             _fill(choice, flow)
 
@@ -71,13 +91,17 @@ class AdoptedStream:
     @property
     def admitted_at(self) -> float:
         """When, by trio's clock of this process."""
-        age_ns = time.monotonic_ns() - self.admission.requests[0].admitted_ns
-        return trio.current_time() - age_ns / 1e9
+        return trio_time(self.admission.requests[0].admitted_ns)
 
     @property
     def said(self) -> bytes | None:
         """What its API has noted of its end; None before that."""
         return self._stream.said
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its latest record, which is all of it when it has ended."""
+        return self._stream.base_bytes
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[GenerationStream]:
@@ -90,9 +114,11 @@ class AdoptedStream:
 
     def close(self) -> None:
         """End what has not ended. Never waits."""
-        if self.generation is not None:
-            self._frontend.close_stream(self.generation)
-        self._ticket.__exit__()
+        if self._generation is not None:
+            close = GenerationStream.close if self._is_counted else self._frontend.close_stream
+            close(self._generation)
+        if self._ticket is not None:
+            self._ticket.__exit__()
 
     def forget(self) -> None:
         """It cannot go on, and nothing is to be known of it."""
@@ -109,31 +135,31 @@ class AdoptedStream:
         self._journal.note_rebuilding(None)
 
 
-def adopt_streams(frontend: Frontend, journal: Journal) -> list[AdoptedStream]:
-    """Take over all streams of this journal.
+def adopt_streams(frontend: Frontend, journal: Journal, died_ns: int = 0) -> list[AdoptedStream]:
+    """Take over all streams of this journal. The life that had them ended then, by CLOCK_MONOTONIC,
+    if it is known (not 0): since then they pause.
 
     To be called before the frontend's links begin.
     """
     adopted: list[AdoptedStream] = []
-    choices: list[tuple[JournalChoice, RequestFlow]] = []
     for stream in journal.streams():
         if stream.rebuild_deaths >= 2 * REBUILD_DEATHS_MAX:
             journal.forget(stream.admission.name)
-        elif stream.rebuild_deaths >= REBUILD_DEATHS_MAX:
-            adopted.append(AdoptedStream(stream, [], _ticket_of(frontend, []), frontend, journal))
         else:
-            live = [choice for choice in stream.choices if not choice.is_over]
-            ticket = _ticket_of(frontend, [choice.request for choice in live], len(live))
-            flows = [_flow_of(frontend, choice, ticket) for choice in stream.choices]
-            adopted.append(AdoptedStream(stream, flows, ticket, frontend, journal))
-            choices += zip(stream.choices, flows, strict=True)
+            adopted.append(AdoptedStream(stream, frontend, journal))
+    live = [each for each in adopted if each.said is None and each.begin()]
+    journal.handle_adopted()
+    choices = [pair for each in live for pair in each.choices()]
     for choice, flow in sorted(choices, key=lambda pair: pair[0].attempt):
         if not choice.is_over:
-            _write_down(frontend, choice, flow)
-    for each in adopted:
-        if each.generation is not None:
-            each.note_rebuilding()
-            each.fill()
+            entry = _write_down(frontend, choice, flow)
+            if died_ns and entry.token_ids:
+                entry.token_at = trio_time(died_ns)
+            if entry.state.observer is not None:
+                entry.state.observer.handle_adopted(trio_time(choice.request.admitted_ns))
+    for each in live:
+        each.note_rebuilding()
+        each.fill()
     journal.note_rebuilding(None)
     return adopted
 
@@ -155,15 +181,23 @@ def _flow_of(frontend: Frontend, choice: JournalChoice, ticket: Ticket) -> Reque
     return flow
 
 
-def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) -> None:
+def trio_time(monotonic_ns: int) -> float:
+    """When that was by trio's clock of this process; one of another boot is now."""
+    age_ns = time.monotonic_ns() - monotonic_ns
+    return trio.current_time() - max(0, age_ns) / 1e9
+
+
+def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) -> LedgerEntry:
     request = attrs.evolve(
         choice.request,
         attempt=choice.attempt,
+        # Of an earlier boot of the machine it may be later than now: others would go before it.
+        admitted_ns=min(choice.request.admitted_ns, time.monotonic_ns()),
         output_token_ids=list(choice.token_ids),
         credit=flow.credit.credit,
     )
     now, ledger = trio.current_time(), frontend.client.ledger
-    ledger.handle_adopted(request, choice.peer, now, flow, ready=choice)
+    return ledger.handle_adopted(request, choice.peer, now, flow, ready=choice)
 
 
 def _fill(choice: JournalChoice, flow: RequestFlow) -> None:

@@ -42,9 +42,9 @@ from ...transports.links.channel import (
     PeerUp,
     Received,
 )
-from ..errors import NoEngine, ProcessingFailed
+from ..errors import NoEngine, ProcessingFailed, ServerDraining
 from ..journal.journal import AdmissionNote, Journal
-from ..journal.records import EngineLife, Placement
+from ..journal.records import Placement
 from ..messages import EngineMembership
 from .engine_view import EngineView
 from .ledger import Ledger
@@ -68,7 +68,6 @@ class CoreClient:
     # The host's, for the time of admission; a simulated one in simulations.
     clock_ns: Callable[[], int] = time.monotonic_ns
     engines: EngineView = attrs.field(factory=EngineView, init=False)
-    # The latest counts of each engine.
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
     # Set and replaced whenever an engine came, went or was connected.
     engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -101,11 +100,10 @@ class CoreClient:
         `JournalStreamTooLarge`, or as encoding does.
         """
         if self.draining:
-            raise NoEngine("this server is draining")
+            raise ServerDraining()
         peer = self._choose()
         now, admitted_ns = trio.current_time(), self.clock_ns()
-        added: list[RequestSink] = []
-        sends: list[tuple[Peer, AddRequest]] = []
+        added: list[tuple[AddRequest, RequestSink]] = []
         waiting: list[LedgerEntry] = []
         try:
             for request, sink in requests:
@@ -115,16 +113,15 @@ class CoreClient:
                     waiting.append(self.ledger.handle_add_waiting(request, peer, now, sink))
                 else:
                     ready = self._taking[peer]
-                    message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
-                    sends.append((peer, message))
-                added.append(sink)
+                    request = self.ledger.handle_add(request, peer, now, sink, ready=ready)
+                added.append((request, sink))
             if note is not None and self.journal is not None:
-                self.journal.admit(note, requests, credit)
-            for engine, message in sends:
-                self._send_request(engine, message)
+                self.journal.admit(note, added, credit, self._placement(added[0][0]))
+            if isinstance(peer, Peer):
+                for message, _ in added:
+                    self._send(peer, message)
         except BaseException:
-            # A request that cannot be encoded must not wait here for the next RESYNC.
-            for sink in added:
+            for _, sink in added:  # one that cannot be encoded must not wait for the next RESYNC
                 self.abort(sink)
             if note is not None and self.journal is not None:
                 self.journal.forget(note.name)
@@ -153,14 +150,13 @@ class CoreClient:
         if self.journal is not None:
             self.journal.grant(sink.request_id, credit)
 
+    def _is_current(self, sink: RequestSink) -> bool:
+        """Whether it is the request in flight, and not an ended one whose id is used again."""
+        return (entry := self.ledger.get(sink.request_id)) is not None and entry.sink is sink
+
     def _note_end(self, sink: RequestSink, reason: FinishReason) -> None:
         if self.journal is not None:
             self.journal.end_choice(sink.request_id, reason)
-
-    def _is_current(self, sink: RequestSink) -> bool:
-        """Whether it is the request in flight, and not an ended one whose id is used again."""
-        entry = self.ledger.get(sink.request_id)
-        return entry is not None and entry.sink is sink
 
     # ---- engines
 
@@ -238,7 +234,7 @@ class CoreClient:
         ready = self._taking[peer]
         request = self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact)
         self._send_request(peer, request)
-        if (entry.request.events and entry.is_replayed) or not exact:
+        if (entry.request.events and entry.is_moved) or not exact:
             self._announce(entry, RequestEvent(RequestEventKind.MIGRATED, exact=exact))
 
     def _announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
@@ -305,7 +301,9 @@ class CoreClient:
         return NOTHING
 
     def _begin_link(self, peer: Peer) -> None:
-        self._send(peer, self.ledger.handle_peer_up(peer))
+        self._send(peer, resync := self.ledger.handle_peer_up(peer))
+        if resync.live:
+            logger.info("%s: the link is up, %d requests go on", peer, len(resync.live))
         self.engines.handle_up(peer)
 
     def _handle_outputs(self, peer: Peer, outputs: StepOutputs, frame: Frame) -> Accepted:
@@ -334,9 +332,9 @@ class CoreClient:
                     counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
-                for request in self.ledger.handle_resync_reply(peer, message, trio.current_time()):
-                    self._send_request(peer, request)
+                lost = self.ledger.handle_resync_reply(peer, message, trio.current_time())
                 self.place_waiting()
+                self._announce_waiting(lost)
             case UtilityReply():
                 self._calls.handle_reply(peer, message)
             case _:
@@ -385,11 +383,13 @@ class CoreClient:
     def _send_request(self, peer: Peer, request: AddRequest) -> None:
         """Send a new attempt, which is in the journal before."""
         if self.journal is not None:
-            entry = self.ledger.get(request.request_id)
-            assert entry is not None
-            engine, numerics = EngineLife(peer.rank, peer.epoch), entry.numerics
-            self.journal.place(Placement(request.request_id, request.attempt, engine, *numerics))
+            self.journal.place(self._placement(request))
         self._send(peer, request)
+
+    def _placement(self, request: AddRequest) -> Placement:
+        entry = self.ledger.get(request.request_id)
+        assert entry is not None
+        return entry.placement()
 
     def _send(self, peer: Peer, message: object) -> None:
         if peer in self._held:

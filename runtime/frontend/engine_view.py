@@ -141,10 +141,12 @@ class EngineView:
                 state = EngineState.STARTING
             if state is not EngineState.READY:
                 reason = f"engine {member.rank} is {state.value}"
-                reason += f" after it {member.cause}" if member.cause else ""
+                cause = member.cause.removeprefix("it ")
+                reason += f" after it {cause}" if cause else ""
             elif peer in self._draining:
                 reason = f"engine {member.rank} is draining"
-            found.append(EngineHealth(member.rank, member.epoch, state, reason, member.cause))
+            health = EngineHealth(member.rank, member.epoch, state, reason, member.cause)
+            found.append(attrs.evolve(health, restarts=member.restarts))
         return found
 
     def _member_of(self, peer: Peer) -> EngineMember | None:

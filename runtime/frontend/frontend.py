@@ -6,7 +6,7 @@ Embedded it lives in the caller's process, under `serve` in every frontend proce
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -25,7 +25,7 @@ from .admission import Admission, Ticket, ignore_load
 from .core_client import CoreClient
 from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
-from .ledger_entry import LedgerStatus
+from .ledger_entry import LedgerStatus, RequestState
 from .output_collector import OutputCollector
 from .request_flow import CreditWindow, RequestFlow, StreamCredit
 
@@ -61,6 +61,16 @@ class Frontend:
     def max_model_len(self) -> int:
         """The least of the engines' lengths, in tokens; the model's own before any is known."""
         return int(min(self.inputs.max_model_len, self.client.engines.max_model_len))
+
+    @property
+    def model_created_at(self) -> int:
+        """See `Generator`."""
+        return self.inputs.created_at
+
+    @property
+    def sampling_defaults(self) -> SamplingParams:
+        """See `Generator`."""
+        return self.inputs.defaults
 
     @asynccontextmanager
     async def generate(
@@ -118,6 +128,7 @@ class Frontend:
             flows = [self._new_flow(add, ticket, credit, streaming=streaming) for add in requests]
             stream = GenerationStream(request_id, prepared.prompt_token_ids, flows, deadline)
             self.client.submit(list(zip(requests, flows, strict=True)), note=note, credit=credit)
+            stream.states = states_of(flows)
             try:
                 yield stream
             finally:
@@ -207,6 +218,12 @@ class Frontend:
     def drain(self) -> None:
         """Take nothing new; what is in flight goes on."""
         self.client.draining = True
+
+
+def states_of(flows: Iterable[RequestFlow]) -> list[RequestState]:
+    """Of each choice that is in flight, as its ledger goes on to have it."""
+    entries = [flow.client.ledger.get(flow.request_id) for flow in flows]
+    return [entry.state for entry in entries if entry is not None]
 
 
 # What the integers of the wire hold.

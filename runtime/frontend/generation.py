@@ -20,6 +20,7 @@ from ..journal.journal import AdmissionNote
 from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ..text.prompts import ChatPrompt, Prompt
 from .health import Health, RuntimeStatistics
+from .ledger_entry import RequestState
 from .output_collector import ChoicesCollector, OutputCollector, OutputListener
 
 
@@ -33,6 +34,10 @@ class ChoiceFlow(Protocol):
     def handle_consumed(self, token_count: int) -> float:
         """So many output tokens were taken in all; returns from how many on to call again."""
 
+    @property
+    def client_credit(self) -> int | None:
+        """All that the client has granted; None where there is no limit."""
+
     def handle_granted(self, tokens: int) -> None:
         """The client allows so many tokens more."""
 
@@ -41,6 +46,17 @@ class ChoiceFlow(Protocol):
 
     def close(self) -> None:
         """The reader has gone."""
+
+
+@attrs.frozen
+class GenerationFacts:
+    """What came of a request so far, all choices together."""
+
+    usage: Usage
+    # From its admission; None before the first token, or where a part of that was in another life.
+    first_token_s: float | None = None
+    # How often a choice went on at another engine, as its own was gone.
+    replays: int = 0
 
 
 @attrs.define(eq=False)
@@ -64,6 +80,8 @@ class GenerationStream:
     # Where outputs of all choices are taken from.
     collector: OutputCollector | ChoicesCollector = attrs.field(init=False)
     choices: list[GenerationChoice] = attrs.field(init=False)
+    # As the ledger has each choice.
+    states: Sequence[RequestState] = attrs.field(default=(), init=False)
     # The text of what is taken is kept in `choices`.
     _is_kept: bool = attrs.field(default=True, init=False)
     # Choices without an end; 0 also after a failure.
@@ -121,6 +139,13 @@ class GenerationStream:
     def usage(self) -> Usage:
         """Token counts so far, of all choices; final once the iteration has ended."""
         return Usage(len(self.prompt_token_ids), self.output_tokens, self.cached_tokens)
+
+    @property
+    def facts(self) -> GenerationFacts:
+        """Of this moment; final once the iteration has ended."""
+        times = [each.first_token_s for each in self.states if each.first_token_s is not None]
+        replays = max((each.replays for each in self.states), default=0)
+        return GenerationFacts(self.usage, min(times, default=None), replays)
 
     def __aiter__(self) -> Self:
         """The stream is its own iterator: pieces are given out once."""
@@ -201,6 +226,11 @@ class GenerationStream:
         elif count >= choice.reports_at:
             choice.reports_at = self.flows[output.index].handle_consumed(count)
 
+    @property
+    def client_credit(self) -> int | None:
+        """All that the client has granted so far; None where there is no limit."""
+        return self.flows[0].client_credit
+
     def grant(self, tokens: int) -> None:
         """So many more tokens may be generated, for a request that was opened with `credit`.
 
@@ -233,8 +263,16 @@ class Generator(Protocol):
         """The name that clients use."""
 
     @property
+    def model_created_at(self) -> int:
+        """When the model's folder was written, in Unix seconds."""
+
+    @property
     def max_model_len(self) -> int:
         """Prompt and output together have at most so many tokens."""
+
+    @property
+    def sampling_defaults(self) -> SamplingParams:
+        """What the model's makers advise, for parameters that a request leaves out."""
 
     def generate(
         self,

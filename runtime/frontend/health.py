@@ -8,7 +8,7 @@ import attrs
 from ...engine.messages import EngineStatistics
 from ...nurseries.processes.counter_slot import GAUGE
 from ..messages import EngineHealth
-from .ledger_entry import Latencies
+from .latencies import Latencies
 
 
 @attrs.frozen

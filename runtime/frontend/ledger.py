@@ -19,7 +19,9 @@ Sans-IO: messages and times in, messages and decisions out.
 """
 
 import itertools
+import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -41,15 +43,15 @@ from ...engine.messages import (
 from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from ..journal.judgement import Refusal, judge
+from .latencies import Latencies
 from .ledger_entry import (
     END_OF_REASON,
     Accepted,
-    Latencies,
+    BeginTrace,
     LedgerEntry,
     LedgerStatus,
     Numerics,
     RequestSink,
-    RequestState,
     Send,
 )
 from .replay_policy import ReplayPolicy
@@ -57,7 +59,7 @@ from .replay_policy import ReplayPolicy
 # More than a frontend can send in its life; terms up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_A_TERM = 2**32
 
-_STREAMING: Final = LedgerStatus.STREAMING
+_NOT_HEARD: Final = -math.inf
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
 
 
@@ -81,14 +83,15 @@ class Ledger:
     sent_again: int = attrs.field(default=0, init=False)
     migrated: int = attrs.field(default=0, init=False)
     migrated_inexactly: int = attrs.field(default=0, init=False)
+    begin_trace: BeginTrace | None = attrs.field(default=None, init=False)
     # The last attempt that was given.
     _attempts: int = attrs.field(init=False)
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
-    # The same entries by engine and attempt, in the order of placing; those between two engines
-    # are in none. An attempt names one entry, and one engine.
+    # By engine and attempt, which name one, in the order of placing; those between engines: none.
     _placed: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
-
-    # Whether the message that is being applied has something whose index is not next.
+    # When each engine's last message came; streams that had a token in it have the same object.
+    _heard_at: dict[Peer, float] = attrs.field(factory=dict, init=False)
+    # Of the message that is being applied: an index was not next.
     _out_of_order: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -113,6 +116,10 @@ class Ledger:
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
         return self._entries.get(request_id)
+
+    def entries(self) -> Iterable[LedgerEntry]:
+        """The requests in flight, the oldest first."""
+        return self._entries.values()
 
     def handle_add(
         self,
@@ -149,10 +156,9 @@ class Ledger:
         *,
         ready: Numerics,
     ) -> LedgerEntry:
-        """Go on with a request of an earlier term, as it was sent last, with the tokens known now;
-        without engine it waits for one. In the order of attempts.
+        """Go on with a request of an earlier term, as it was sent last; without engine it waits.
 
-        Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
+        In the order of attempts. Nothing is sent: the RESYNC names it. Raises `RequestIdInUse`.
         """
         if peer is None:
             entry = self.handle_add_waiting(request, EngineDied("an engine", "is gone"), now, sink)
@@ -165,17 +171,9 @@ class Ledger:
     def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:
         if request.request_id in self._entries:
             raise RequestIdInUse(request.request_id)
-        entry = LedgerEntry(
-            request=request,
-            state=RequestState(now),
-            attempt=0,
-            peer=None,
-            credit=request.credit,
-            token_ids=list(request.output_token_ids) if sink is None else sink.token_ids,
-            sink=sink,
-        )
-        assert entry.token_ids == request.output_token_ids
-        self._entries[request.request_id] = entry
+        entry = self._entries[request.request_id] = LedgerEntry.begin(request, now, sink)
+        if self.begin_trace is not None:
+            entry.state.observer = self.begin_trace(entry, now)
         return entry
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
@@ -186,11 +184,13 @@ class Ledger:
         self._out_of_order = False
         tokens = self._accept_columns(peer, outputs, now)
         whole, refused = self._accept_outputs(peer, outputs.outputs, now)
+        self._heard_at[peer] = now
         return Accepted(tokens, whole, self._out_of_order, refused)
 
     def _accept_columns(self, peer: Peer, outputs: StepOutputs, now: float) -> list[LedgerEntry]:
         """The hot path: one more token for each of these."""
-        accepted = []
+        accepted, late = [], 0
+        heard_at = self._heard_at.get(peer, _NOT_HEARD)
         attempts = outputs.attempts
         entries = map(self._placed.get(peer, _NO_ENTRIES).get, attempts)
         rows = zip(attempts, entries, outputs.indices, outputs.token_ids, strict=True)
@@ -199,9 +199,14 @@ class Ledger:
                 self._refuse(self._judge_row(attempt, entry, index))
                 continue
             token_ids.append(token_id)
-            if entry.state.status is not _STREAMING:
-                entry.handle_tokens(now)
+            if entry.token_at is heard_at:
+                entry.token_at = now
+            else:
+                late += 1
+                entry.handle_tokens(now, self.latencies)
             accepted.append(entry)
+        if len(accepted) > late:
+            self.latencies.inter_token.observe(now - heard_at, len(accepted) - late)
         return accepted
 
     def _accept_outputs(
@@ -221,7 +226,7 @@ class Ledger:
                 continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
-                entry.handle_tokens(now)
+                entry.handle_tokens(now, self.latencies, output.prefill_s)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, END_OF_REASON[output.finish_reason], now)
@@ -237,30 +242,25 @@ class Ledger:
             ]
         )
 
-    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[AddRequest]:
-        """The engine does not know these: send them again, as replays with the tokens so far.
-
-        One that was sent too often waits for `replays` to end it.
+    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[LedgerEntry]:
+        """The engine does not know these. Returns them, which wait as those of a dead one do: who
+        may have them may have changed since they were sent.
         """
-        again = []
+        lost = []
         for key in reply.unknown:
             entry = self._entries.get(key.request_id)
             if entry is None or entry.peer != peer or entry.attempt != key.attempt:
                 continue
-            if entry.attempts >= self.replays.settings.replay_attempts_max:
-                self._unplace(entry, now)
-                self.replays.handle_lost(entry, EngineDied(str(peer), "its link failed"), now)
-                continue
-            entry.state.handle_lost(now)
-            again.append(self._send_again(entry, peer, now))
-        return again
+            self._lose(entry, EngineDied(str(peer), "its link failed"), now)
+            lost.append(entry)
+        return lost
 
     def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[LedgerEntry]:
         """This incarnation of an engine will not come back. Returns its requests, which wait."""
         entries = list(self._placed.get(peer, {}).values())
         for entry in entries:
-            self._unplace(entry, now)
-            self.replays.handle_lost(entry, EngineDied(str(peer), cause), now)
+            self._lose(entry, EngineDied(str(peer), cause), now)
+        self._heard_at.pop(peer, None)
         return entries
 
     def handle_replay(
@@ -275,9 +275,13 @@ class Ledger:
         """A request without engine goes to this one; returns the message for it."""
         assert entry.peer is None
         self.replays.handle_gone(entry)
-        self.migrated += entry.attempt > 0
+        self._place(entry, peer, ready)
+        entry.state.handle_placed(now)
+        self.sent_again += entry.is_replayed
+        entry.state.replays += entry.is_replayed
+        self.migrated += entry.is_moved
         self.migrated_inexactly += not exact
-        return self._send_again(entry, peer, now, ready)
+        return self._message(entry)
 
     def handle_give_up(self, entry: LedgerEntry, now: float) -> None:
         """No engine goes on with a request that waits: it failed."""
@@ -322,9 +326,7 @@ class Ledger:
             assert list(entries) == sorted(entries), "not in the order of attempts"
         assert len(placed) == sum(map(len, self._placed.values()))
         for entry in self._entries.values():
-            entry.state.check_invariants()
-            assert not entry.state.ended
-            assert (entry.peer is None) == (entry.state.status is LedgerStatus.UNPLACED)
+            entry.check_invariants()
             assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
         assert not placed
         self.replays.check_invariants(self._entries)
@@ -356,16 +358,14 @@ class Ledger:
         entry.handle_placed(self._attempts, peer, ready)
         self._placed.setdefault(peer, {})[entry.attempt] = entry
 
-    def _send_again(
-        self, entry: LedgerEntry, peer: Peer, now: float, ready: Numerics | None = None
-    ) -> AddRequest:
-        self.sent_again += entry.attempt > 0
-        self._place(entry, peer, ready)
-        entry.state.handle_placed(now)
-        return self._message(entry)
+    def _lose(self, entry: LedgerEntry, error: EngineDied, now: float) -> None:
+        self._unplace(entry, now)
+        self.replays.handle_lost(entry, error, now)
 
     def _unplace(self, entry: LedgerEntry, now: float) -> None:
-        """No engine has it from now on; it waits for one."""
+        """No engine has it from now on; it waits for one, which may be the same again."""
+        assert entry.peer is not None
+        self._heard_at.pop(entry.peer, None)
         self._displace(entry)
         entry.state.handle_lost(now)
 
@@ -377,13 +377,13 @@ class Ledger:
         del entries[entry.attempt]
         if not entries:
             del self._placed[entry.peer]
-        entry.peer = None
+        entry.left, entry.peer = entry.peer, None
 
     def _end(self, entry: LedgerEntry, end: LedgerStatus, now: float) -> None:
         """The only way out of the ledger: counted by its end, and out of both indexes."""
         entry.state.handle_end(end, now)
         self.ended[end] += 1
-        self.latencies.handle_end(entry.state, len(entry.token_ids), now)
+        entry.count_end(self.latencies, now)
         self._displace(entry)
         self.replays.handle_gone(entry)
         del self._entries[entry.request.request_id]

@@ -1,4 +1,4 @@
-"""Entry of the frontend's ledger: a request's status, output tokens and latencies; decisions on it.
+"""Entry of the frontend's ledger: a request's status, output tokens and times; decisions on it.
 
     PLACED ----> STREAMING          an engine has it; the first token since then has come
       |  ^           |
@@ -14,22 +14,16 @@ Sans-IO: values, and times as `now`. `ledger` decides, `core_client` carries out
 
 import enum
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import attrs
 
 from ...engine.errors import EngineError
-from ...engine.messages import (
-    AbortRequests,
-    AddRequest,
-    FinishReason,
-    GrantCredit,
-    RequestOutput,
-)
+from ...engine.messages import AbortRequests, AddRequest, FinishReason, GrantCredit, RequestOutput
 from ...transports.links.channel import Peer
+from ..journal.records import EngineLife, Placement
+from .latencies import Latencies
 
 
 class LedgerStatus(enum.Enum):
@@ -63,6 +57,16 @@ TRANSITIONS: Final = {
 }
 
 
+class StateObserver(Protocol):
+    """Sees a request's changes of status: `tracing.RequestTrace`."""
+
+    def handle_adopted(self, admitted_s: float) -> None:
+        """Another life of this frontend admitted it then."""
+
+    def handle_move(self, before: LedgerStatus, since: float, now: float) -> None:
+        """The status was `before` since then, and is another now."""
+
+
 @attrs.define(eq=False)
 class RequestState:
     """One request's status and the times that metrics and deadlines are made of (seconds)."""
@@ -75,6 +79,11 @@ class RequestState:
     is_measured: bool = attrs.field(default=True, init=False)
     # Of the whole request, whatever engine brought it; infinite until there is one.
     first_token_at: float = attrs.field(default=math.inf, init=False)
+    # How often it was sent again.
+    replays: int = attrs.field(default=0, init=False)
+    # How long its engine computed for that, as it says.
+    prefill_s: float = attrs.field(default=0.0, init=False)
+    observer: StateObserver | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.entered_at = self.created_at
@@ -83,6 +92,12 @@ class RequestState:
     def ended(self) -> bool:
         """Whether an end was reached; then nothing changes any more."""
         return self.status in _ENDS
+
+    @property
+    def first_token_s(self) -> float | None:
+        """How long its first token took; None before that, or where it is not known."""
+        has_one = self.is_measured and self.first_token_at < math.inf
+        return self.first_token_at - self.created_at if has_one else None
 
     def handle_tokens(self, now: float) -> None:
         """Tokens were written down; of use until the first have been, since it was placed."""
@@ -113,7 +128,10 @@ class RequestState:
 
     def _move(self, status: LedgerStatus, now: float) -> None:
         assert status in TRANSITIONS[self.status], f"{self.status.value} -> {status.value}"
+        before, since = self.status, self.entered_at
         self.status, self.entered_at = status, now
+        if self.observer is not None:
+            self.observer.handle_move(before, since, now)
 
 
 class RequestSink(Protocol):
@@ -169,6 +187,12 @@ class LedgerEntry:
     numerics_id: str = ""
     is_bitwise: bool = True
     is_replayed: bool = False
+    # When the last of its tokens came: the very object that the ledger has for all of one message.
+    token_at: float = math.inf
+    # A life of its frontend before this one began it, and no token has come since.
+    is_adopted: bool = False
+    # Which engine had it last, if one had in this life.
+    left: Peer | None = None
     # Sendings since the last new token, with the one that brought it; refusals for draining are
     # not counted.
     attempts: int = 0
@@ -176,14 +200,27 @@ class LedgerEntry:
     lost_at: float = math.inf
     lost_by: EngineError | None = None
 
+    @classmethod
+    def begin(cls, request: AddRequest, now: float, sink: RequestSink | None) -> "LedgerEntry":
+        """Of a request that no engine has yet."""
+        token_ids = list(request.output_token_ids) if sink is None else sink.token_ids
+        assert token_ids == request.output_token_ids
+        return cls(request, RequestState(now), 0, None, request.credit, token_ids, sink)
+
+    def placement(self) -> Placement:
+        """Which engine has it as which attempt, if one has: for the journal."""
+        life = None if self.peer is None else EngineLife(self.peer.rank, self.peer.epoch)
+        numerics = self.numerics_id, self.is_bitwise
+        return Placement(self.request.request_id, self.attempt, life, *numerics)
+
     @property
-    def numerics(self) -> tuple[str, bool]:
-        """What its tokens are computed with, and whether that gives the same again."""
-        return self.numerics_id, self.is_bitwise
+    def is_moved(self) -> bool:
+        """Whether it goes on at another engine than it was."""
+        return self.is_replayed and self.peer != self.left
 
     def handle_adopted(self, attempt: int, peer: Peer | None, ready: Numerics | None) -> None:
         """A frontend of before sent it so; without engine it waits for one."""
-        self.state.is_measured = False
+        self.state.is_measured, self.is_adopted = False, True
         self.attempt, self.peer = attempt, peer
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
@@ -197,10 +234,37 @@ class LedgerEntry:
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
 
-    def handle_tokens(self, now: float) -> None:
-        """Tokens were written down; of use until the first have been, since it was placed."""
-        self.state.handle_tokens(now)
-        self.attempts, self.lost_at, self.lost_by = 1, math.inf, None
+    def handle_tokens(self, now: float, latencies: Latencies, prefill_s: float = 0.0) -> None:
+        """Tokens were written down, by a message that is not the next one of the engine that
+        brought those before them: the first, or the first after a pause.
+        """
+        state, pause_s = self.state, now - self.token_at
+        if self.token_at != math.inf:
+            latencies.inter_token.observe(pause_s)
+        elif state.is_measured:
+            latencies.first_token.observe(now - state.created_at)
+            state.prefill_s = prefill_s
+        if state.status is not LedgerStatus.STREAMING:
+            if self.token_at != math.inf:
+                gaps = latencies.gaps_of_frontends if self.is_adopted else latencies.gaps_of_engines
+                gaps.observe(pause_s)
+            state.handle_tokens(now)
+            self.attempts, self.lost_at, self.lost_by = 1, math.inf, None
+            self.is_adopted = False
+        self.token_at = now
+
+    def count_end(self, latencies: Latencies, now: float) -> None:
+        """It has ended; without tokens it took no time."""
+        state, tokens = self.state, len(self.token_ids)
+        latencies.prompt_tokens.observe(len(self.request.prompt_token_ids))
+        latencies.output_tokens.observe(tokens)
+        if state.is_measured and state.first_token_at != math.inf:
+            latencies.handle_end(
+                first_token_s=state.first_token_at - state.created_at,
+                prefill_s=state.prefill_s,
+                whole_s=now - state.created_at,
+                tokens=tokens,
+            )
 
     def message(self) -> AddRequest:
         """The ADD of the present attempt, with the tokens and the credit so far."""
@@ -217,6 +281,12 @@ class LedgerEntry:
             replayed=self.is_replayed,
             in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
+
+    def check_invariants(self) -> None:
+        """It has not ended, and is at an engine or waits for one."""
+        self.state.check_invariants()
+        assert not self.state.ended
+        assert (self.peer is None) == (self.state.status is LedgerStatus.UNPLACED)
 
 
 @attrs.frozen
@@ -252,56 +322,5 @@ class Accepted:
 
 
 NOTHING = Accepted([], [])
-
-
-# Seconds; each bucket holds what is at most its bound. vLLM's, thinned out.
-FIRST_TOKEN_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
-                        5.0, 7.5, 10.0, 20.0, 40.0, 80.0)  # fmt: skip
-TOKEN_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
-                  0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
-REQUEST_BOUNDS_S = (0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0,
-                    20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)  # fmt: skip
-
-
-@attrs.define
-class Histogram:
-    """Counts by bucket; the last bucket has no bound."""
-
-    bounds_s: tuple[float, ...]
-    counts: list[int] = attrs.field()
-    sum_s: float = 0.0
-
-    @counts.default
-    def _no_counts(self) -> list[int]:
-        return [0] * (len(self.bounds_s) + 1)
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(self.bounds_s, seconds)] += 1
-        self.sum_s += seconds
-
-    def cumulative(self) -> list[tuple[str, int]]:
-        """Prometheus's buckets: each bound, and how many were at most that."""
-        bounds = [*map(str, self.bounds_s), "+Inf"]
-        return list(zip(bounds, accumulate(self.counts), strict=True))
-
-
-@attrs.define
-class Latencies:
-    """Latency histograms of one frontend: first token, between tokens on average, whole.
-
-    A request is counted once, at its end.
-    """
-
-    first_token: Histogram = attrs.field(factory=lambda: Histogram(FIRST_TOKEN_BOUNDS_S))
-    per_token: Histogram = attrs.field(factory=lambda: Histogram(TOKEN_BOUNDS_S))
-    whole: Histogram = attrs.field(factory=lambda: Histogram(REQUEST_BOUNDS_S))
-
-    def handle_end(self, state: RequestState, tokens: int, now: float) -> None:
-        """A request ended after so many output tokens; one without tokens took no time."""
-        if state.first_token_at == math.inf or not state.is_measured:
-            return
-        self.first_token.observe(state.first_token_at - state.created_at)
-        self.whole.observe(now - state.created_at)
-        if tokens > 1:
-            self.per_token.observe((now - state.first_token_at) / (tokens - 1))
+# The observer of a request that came now; None where it is not traced.
+BeginTrace = Callable[[LedgerEntry, float], StateObserver | None]

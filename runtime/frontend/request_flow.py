@@ -215,6 +215,11 @@ class RequestFlow:
         self._grant(self.credit.handle_consumed(token_count))
         return self.credit.grants_at
 
+    @property
+    def client_credit(self) -> int | None:
+        """See `generation.ChoiceFlow`."""
+        return self.credit.granted
+
     def handle_granted(self, tokens: int) -> None:
         """The client allows so many tokens more."""
         self._grant(self.credit.handle_granted(tokens))

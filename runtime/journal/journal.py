@@ -4,7 +4,8 @@ Between the frontend, which says what happens, and the writer, which appends rec
 snapshots of streams that are due it keeps what records have said of each. A choice's tokens are the
 ledger's own list, so that a token costs nothing here.
 
-A stream that its client cannot come back to before its end is written whole when it has ended.
+When a stream has ended all of it is written as one record, and is kept nowhere else: if it is due,
+its bytes are copied. One that its client cannot come back to before its end has no record before.
 
 A journal that can take no more (`OSError`) is given up as a whole: streams go on without it, and a
 successor finds an empty one rather than one with a hole.
@@ -14,7 +15,7 @@ Sans-IO but for `open_journal`: what to store goes to a `JournalMemory`.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import attrs
@@ -32,12 +33,16 @@ from .records import (
     NamedValue,
     OwnRecord,
     Placement,
-    StreamEnd,
 )
 from .streams import JournalChoice, JournalStream
 from .writer import JournalLimits, JournalStatistics, JournalWriter
 
 logger = logging.getLogger(__name__)
+
+# Of the value that names `_lacking`; no name of a stream or of an API's value has a space in front.
+LACKING = " lacking"
+# Written as one record; a successor that finds them still has bounds of its own.
+PASSING_MAX = 16
 
 
 class TokenSink(Protocol):
@@ -48,7 +53,7 @@ class TokenSink(Protocol):
         """All that count so far, and later ones when they do."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)  # a frozen class takes three times as long to make
 class AdmissionNote:
     """What an API wants to find again of a request, by its name: see `AdmissionRecord`."""
 
@@ -66,38 +71,72 @@ class Journal:
     writer: JournalWriter
     # Whether it was read to its end.
     is_whole: bool = True
+    # Streams that may have had more, which their clients may have seen, when it last was not: each
+    # until it is over, through all lives that adopt it.
+    _lacking: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    # Those that have not ended, and before `handle_adopted` all that there are.
     _streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
     _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
     # What the API keeps beside them.
     _values: dict[str, NamedValue] = attrs.field(factory=dict, init=False)
-    # Streams that run and whose every step is written down.
+    # Ids of choices that are not over and whose every step is written down; without any, messages
+    # of engines are not. One that is over has all of it in records already, however long it stays.
     _open: set[str] = attrs.field(factory=set, init=False)
+    # Ended ones that are to be forgotten, of which nothing is written yet.
+    _passing: list[str] = attrs.field(factory=list, init=False)
     _is_given_up: bool = attrs.field(default=False, init=False)
+    # Why it was given up; empty while it is not.
+    failure: str = attrs.field(default="", init=False)
 
     @classmethod
     def resume(cls, writer: JournalWriter, contents: JournalContents) -> "Journal":
         """With the streams that a life before has left."""
         journal = cls(writer, not contents.fault)
-        for name, stream in contents.streams.streams.items():
+        for stream in contents.streams.streams.values():
             journal._keep(stream)
-            if stream.said is None:
-                journal._open.add(name)
+            journal._open.update(_open_in(stream))
         journal._values = {name: each.record for name, each in contents.streams.values.items()}
+        journal._note_lacking()
         return journal
+
+    def _note_lacking(self) -> None:
+        kept = self._values.get(LACKING)
+        running = {name for name, stream in self._streams.items() if _open_in(stream)}
+        known = set() if kept is None else set(kept.value.decode(errors="replace").splitlines())
+        self._lacking = frozenset(running if not self.is_whole else running & known)
+        if self._lacking != known:
+            self.forget_value(LACKING)
+            if self._lacking:
+                self.keep_value(LACKING, "\n".join(sorted(self._lacking)).encode())
+
+    def may_lack(self, name: str) -> bool:
+        """Whether clients may have seen more of this stream than was found."""
+        return name in self._lacking
 
     # ---- a stream
 
     def streams(self) -> list[JournalStream]:
-        """All that there are."""
+        """Those that have not ended; of a life before the ended ones too, until it is adopted."""
         return list(self._streams.values())
+
+    def handle_adopted(self) -> None:
+        """Ended streams of the life before are needed no more but in their records.
+
+        Those that lives have died of stay: their records do not say it.
+        """
+        for stream in self.streams():
+            if stream.said is not None and not stream.rebuild_deaths:
+                self._drop(stream)
 
     def admit(
         self,
         note: AdmissionNote,
         requests: Sequence[tuple[AddRequest, TokenSink]],
         credit: int | None,
+        first: Placement | None = None,
     ) -> None:
-        """A client's request was taken: its choices, each with the list of its tokens.
+        """A client's request was taken: its choices, each with the list of its tokens. They are
+        about to be sent where the first one goes, as the attempts that they name, or wait.
 
         Raises `Overloaded`, `JournalStreamTooLarge`; then it is not written down.
         """
@@ -110,43 +149,49 @@ class Journal:
             body=note.body,
             created_at=note.created_at,
             is_resumable=note.is_resumable,
+            engine=None if first is None else first.engine,
+            numerics_id="" if first is None else first.numerics_id,
+            bitwise=first is None or first.bitwise,
+            client_credit=credit or 0,
         )
-        choices = [
-            JournalChoice(request, sink.token_ids, is_written=note.is_resumable)
-            for request, sink in requests
-        ]
+        choices = [_choice_of(record, first, *each) for each in requests]
         stream = JournalStream(record, choices)
         self._keep(stream)
         if not note.is_resumable:
             return
-        self._open.add(note.name)
+        self._open.update(_open_in(stream))
         try:
             self._append(record)
         except BaseException:
             self._drop(stream)
             self._clean()  # to make room is the way to take the next one
             raise
-        if credit is not None:
-            for request, _ in requests:
-                self.grant(request.request_id, credit)
 
     def end(self, name: str, said: bytes) -> None:
         """All of it has ended, and this is what its API wants known of that."""
         stream = self._streams.get(name)
         if stream is None or stream.said is not None:
             return
-        is_written = _is_written(stream)
         stream.handle_end(said)
-        self._open.discard(name)
-        self._append(StreamEnd(name, said) if is_written else stream.snapshot())
+        self._drop(stream)
+        self._append(stream.snapshot())
 
-    def forget(self, name: str) -> None:
-        """Nothing of it is wanted any more."""
-        stream = self._streams.get(name)
-        if stream is not None:
-            self._drop(stream)
-            if _is_written(stream):
-                self._append(Deletion(name))
+    def forget(self, *names: str) -> None:
+        """Nothing of these is wanted any more, nor of those that were to be forgotten soon."""
+        names += tuple(self._passing)
+        self._passing.clear()
+        for name in names:
+            if name in self._streams:
+                self._drop(self._streams[name])
+        held = [name for name in names if self.writer.holds(name)]
+        if held:
+            self._append(Deletion(held))
+
+    def forget_soon(self, name: str) -> None:
+        """As `forget`, with some others in one record: until then a successor finds it."""
+        self._passing.append(name)
+        if len(self._passing) == PASSING_MAX:
+            self.forget()
 
     # ---- what the API keeps beside streams
 
@@ -166,7 +211,7 @@ class Journal:
     def forget_value(self, name: str) -> None:
         """It is wanted no more."""
         if self._values.pop(name, None) is not None:
-            self._append(Deletion(name))
+            self._append(Deletion([name]))
 
     # ---- a choice
 
@@ -191,6 +236,7 @@ class Journal:
             choice.end = ChoiceEnd(request_id=request_id, finish_reason=reason)
             choice.peer = None
             self._append_of(choice, choice.end)
+            self._open.discard(request_id)
 
     def append_message(
         self,
@@ -203,11 +249,14 @@ class Journal:
 
         It drains and `refused` these. To be called before any of it is offered.
         """
+        over: list[str] = []
         for output in outputs:
             choice = self._choices.get(output.request_id)
             if choice is not None:
                 choice.note(output)
-                choice.peer = None if choice.is_over else choice.peer
+                if choice.is_over:
+                    choice.peer = None
+                    over.append(output.request_id)
         for request_id in refused:
             if request_id in self._choices:
                 self._choices[request_id].peer = None
@@ -217,6 +266,7 @@ class Journal:
             self.writer.append_message(peer, frame)
             if self.writer.may_be_due:
                 self._clean()
+            self._open.difference_update(over)
         except OSError as error:
             self._give_up(error)
 
@@ -226,7 +276,15 @@ class Journal:
 
     def note_rebuilding(self, name: str | None) -> None:
         """This stream is being built again; None: no more is."""
-        self.writer.note_rebuilding(name)
+        try:
+            self.writer.note_rebuilding(name)
+        except OSError as error:
+            self.give_up(error)
+
+    def give_up(self, error: OSError) -> None:
+        """What is written is not kept: streams go on without. Harmless when repeated."""
+        if not self._is_given_up:
+            self._give_up(error)
 
     # ---- writing
 
@@ -235,11 +293,10 @@ class Journal:
         self._choices.update((each.request.request_id, each) for each in stream.choices)
 
     def _drop(self, stream: JournalStream) -> None:
-        name = stream.admission.name
-        del self._streams[name]
-        self._open.discard(name)
+        del self._streams[stream.admission.name]
         for choice in stream.choices:
             del self._choices[choice.request.request_id]
+            self._open.discard(choice.request.request_id)
 
     def _append_of(self, choice: JournalChoice, record: OwnRecord) -> None:
         if choice.is_written:
@@ -255,24 +312,41 @@ class Journal:
             self._give_up(error)
 
     def _clean(self) -> None:
-        """Write snapshots of the streams that pin the oldest records."""
-        for name in self.writer.due():
-            stream = self._streams.get(name)
-            self.writer.append(self._values[name] if stream is None else stream.snapshot())
+        """Write snapshots of the streams that pin the oldest records, and what is one record."""
+        try:
+            for name in self.writer.due():
+                stream = self._streams.get(name)
+                if stream is None:
+                    self.writer.move(name)
+                else:
+                    self.writer.append(stream.snapshot())
+        except OSError as error:
+            self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         logger.error("the journal is given up: a successor of this frontend finds none: %s", error)
-        self._is_given_up = True
+        self._is_given_up, self.failure = True, str(error.strerror or error)
         self._streams.clear()
         self._choices.clear()
         self._values.clear()
         self._open.clear()
-        self.writer.abandon()
+        with suppress(OSError):  # of a disk that takes no word any more
+            self.writer.abandon()
 
 
-def _is_written(stream: JournalStream) -> bool:
-    """Whether the journal has anything of it."""
-    return stream.admission.is_resumable or stream.said is not None
+def _open_in(stream: JournalStream) -> list[str]:
+    return [choice.request.request_id for choice in stream.choices if not choice.is_over]
+
+
+def _choice_of(
+    record: AdmissionRecord, first: Placement | None, request: AddRequest, sink: TokenSink
+) -> JournalChoice:
+    choice = JournalChoice.admitted(record, request, sink.token_ids)
+    choice.is_written = record.is_resumable
+    if first is not None:
+        choice.handle_placed(first)
+        choice.attempt = request.attempt
+    return choice
 
 
 @contextmanager

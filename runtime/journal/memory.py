@@ -10,8 +10,6 @@ way to do it: with "<" it stores byte by byte, and in either format it clears th
 another process has been seen to read.
 """
 
-import ctypes
-import fcntl
 import mmap
 import os
 from collections.abc import Iterator
@@ -19,29 +17,17 @@ from contextlib import contextmanager
 
 import attrs
 
+from ...transports.sparse_memory import create_sparse_memory, punch_hole
 from .records import HEADER_BYTES, SEGMENT_BYTES, JournalHeader
 
 # More than a frontend writes in any life: years at 100 MB/s.
 SIZE_BYTES = 2**56
-_SIZE_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-# From the kernel's falloc.h; Python does not name them.
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def create_journal(home: int, segment_bytes: int = SEGMENT_BYTES) -> int:
     """The descriptor of an empty journal, the caller's to close. Raises `OSError`."""
-    fd = os.memfd_create(f"triolet-journal-{home}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, SIZE_BYTES)
-        os.pwrite(fd, JournalHeader(home=home, segment_bytes=segment_bytes).fresh(), 0)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    head = JournalHeader(home=home, segment_bytes=segment_bytes).fresh()
+    return create_sparse_memory(f"triolet-journal-{home}", SIZE_BYTES, head)
 
 
 @attrs.frozen
@@ -67,18 +53,30 @@ class MappedJournal:
     _window_begin: int = attrs.field(default=0, init=False)
 
     def store(self, position: int, data: bytes) -> None:
-        """Into the segment that is mapped, or piece by piece into those that are to be."""
+        """Into the segment that is mapped, or piece by piece into those that are to be.
+
+        A process that gets no memory cannot map the next one: then by system calls, which need
+        none. Raises `OSError`.
+        """
         first = position - self._window_begin
         if self._window is not None and 0 <= first <= self.segment_bytes - len(data):
             self._window[first : first + len(data)] = data
             return
         done = 0
         while done < len(data):
-            window = self._map(position + done)
+            try:
+                window = self._map(position + done)
+            except OSError:
+                done += os.pwrite(self.fd, data[done:], position + done)
+                continue
             first = position + done - self._window_begin
             piece = data[done : done + self.segment_bytes - first]
             window[first : first + len(piece)] = piece
             done += len(piece)
+
+    def load(self, position: int, size: int) -> bytes:
+        """A copy, by a system call: rarely is it of the mapped segment. Raises `OSError`."""
+        return JournalFile(self.fd).load(position, size)
 
     def publish(self, position: int, value: int) -> None:
         """One aligned word of the header."""
@@ -86,8 +84,7 @@ class MappedJournal:
 
     def free(self, begin: int, end: int) -> None:
         """Punch a hole. Raises `OSError`."""
-        if begin < end and _libc.fallocate(self.fd, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
-            raise OSError(ctypes.get_errno(), "a journal's memory cannot be given back")
+        punch_hole(self.fd, begin, end)
 
     def close(self) -> None:
         """Unmap what is mapped but the header."""

@@ -27,6 +27,9 @@ from .records import (
 )
 from .streams import JournalStreams
 
+# Half of what the format has room for; as many more are to come as anyone could write.
+NUMBER_MAX = 2**63
+
 
 @attrs.define(eq=False)  # a frozen class takes three times as long to make
 class Record:
@@ -126,6 +129,10 @@ class JournalContents:
     number: int
     term: int
     fault: str
+
+    def is_before(self, term: int) -> bool:
+        """Whether a life of this term may go on behind it: terms and numbers only grow."""
+        return self.term < term and self.number < NUMBER_MAX
 
 
 def read_journal(source: JournalSource) -> JournalContents:

@@ -30,13 +30,7 @@ from crc32c import crc32c
 
 from ...engine.messages import ENGINE_TO_FRONTEND, AddRequest, FinishReason, TokenLogprobs
 from ...transports.array import Frame
-from ...transports.codec import (
-    Codec,
-    CodecLimits,
-    MalformedMessage,
-    pack_frames,
-    unpack_frames,
-)
+from ...transports.codec import Codec, CodecLimits, MalformedMessage, pack_frames, unpack_frames
 from ...transports.links.channel import Peer
 
 VERSION: Final = 1
@@ -133,9 +127,37 @@ def rebuilding_word(term: int, name: str) -> int:
 
 
 # ---- records
+# Those that each request has are not frozen: a frozen class takes three times as long to make.
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
+class EngineLife:
+    """An engine's place and life."""
+
+    rank: int
+    epoch: int
+
+    @property
+    def peer(self) -> Peer:
+        """As links name it."""
+        return _engine(self.rank, self.epoch)
+
+
+@attrs.define
+class Placement:
+    """A choice goes to this engine as this attempt; without engine, it waits for one.
+
+    Written before it is sent. `numerics_id` and `bitwise` are what a replay must match.
+    """
+
+    request_id: str
+    attempt: int
+    engine: EngineLife | None
+    numerics_id: str = ""
+    bitwise: bool = True
+
+
+@attrs.define(kw_only=True)
 class AdmissionRecord:
     """A client's request was taken. Written before its first choice is sent.
 
@@ -151,6 +173,18 @@ class AdmissionRecord:
     created_at: int = 0
     # Whether its client can come back to it before its end.
     is_resumable: bool = True
+    # The engine that all choices go to at once, as the attempts that their requests name, and what
+    # a replay must match; without, they wait for one.
+    engine: EngineLife | None = None
+    numerics_id: str = ""
+    bitwise: bool = True
+    # Up to which index the client takes the tokens of each choice.
+    client_credit: int = 0
+
+    def placement_of(self, request: AddRequest) -> Placement:
+        """The first one of this choice."""
+        where = self.engine, self.numerics_id, self.bitwise
+        return Placement(request.request_id, request.attempt, *where)
 
     def choices(self) -> list[AddRequest]:
         """The requests, each with the prompt."""
@@ -175,33 +209,6 @@ class AdmissionRecord:
 
 
 @attrs.frozen
-class EngineLife:
-    """An engine's place and life."""
-
-    rank: int
-    epoch: int
-
-    @property
-    def peer(self) -> Peer:
-        """As links name it."""
-        return Peer("engine", self.rank, self.epoch)
-
-
-@attrs.frozen
-class Placement:
-    """A choice goes to this engine as this attempt; without engine, it waits for one.
-
-    Written before it is sent. `numerics_id` and `bitwise` are what a replay must match.
-    """
-
-    request_id: str
-    attempt: int
-    engine: EngineLife | None
-    numerics_id: str = ""
-    bitwise: bool = True
-
-
-@attrs.frozen
 class ClientCredit:
     """The client takes a choice's tokens up to this index; a lower one than before is ignored."""
 
@@ -215,24 +222,13 @@ class ChoiceEnd:
 
     request_id: str
     finish_reason: FinishReason
-    stop: str = ""
-    error: str = ""
-    error_code: str = ""
-
-
-@attrs.frozen
-class StreamEnd:
-    """The whole of it ended here; `said` is what the API keeps of how, in a form of its own."""
-
-    name: str
-    said: bytes
 
 
 @attrs.frozen
 class Deletion:
-    """Nothing of it is wanted any more, it was deleted or its time is over."""
+    """Nothing of these is wanted any more: they were deleted, or their time is over."""
 
-    name: str
+    names: list[str]
 
 
 @attrs.frozen
@@ -242,7 +238,7 @@ class RebuildDeath:
     name: str
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class EngineEnd:
     """How the engine ended a choice, with its last token."""
 
@@ -253,7 +249,7 @@ class EngineEnd:
     complete: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class ChoiceSnapshot:
     """All that records have said of one choice."""
 
@@ -271,15 +267,23 @@ class ChoiceSnapshot:
     end: ChoiceEnd | None = None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Snapshot:
-    """All of a stream so far. It takes the place of every earlier record of it."""
+    """All of a stream so far. It takes the place of every earlier record of it.
+
+    With `said` the whole of it has ended here: that is what the API keeps of how, in a form of its
+    own. Its prompt is not needed any more.
+    """
 
     admission: AdmissionRecord
     choices: list[ChoiceSnapshot]
-    # Of its end; None before it.
     said: bytes | None = None
     rebuild_deaths: int = 0
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.admission.name
 
     def __attrs_post_init__(self) -> None:
         if len(self.choices) != len(self.admission.requests):
@@ -299,7 +303,6 @@ OwnRecord = (
     | Placement
     | ClientCredit
     | ChoiceEnd
-    | StreamEnd
     | Deletion
     | Snapshot
     | RebuildDeath
@@ -307,18 +310,23 @@ OwnRecord = (
 )
 # A record's class goes by its place here: a new one is appended.
 _OWN: Final = Codec(
-    *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, StreamEnd, Deletion, Snapshot),
+    *(AdmissionRecord, Placement, ClientCredit, ChoiceEnd, Deletion, Snapshot),
     RebuildDeath,
     NamedValue,
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
+# Of nearly every record, as `pack_frames` has it.
+_ONE_FRAME: Final = struct.Struct("<IQ")
 assert not _MESSAGES.has_arrays, "a message's record is its first frame: it must have no other"
 
 
 def encode_own(record: OwnRecord) -> bytes:
     """A record's payload. Raises `MessageTooLarge`."""
-    return b"".join(pack_frames(_OWN.encode(record)))
+    frames = _OWN.encode(record)
+    if len(frames) == 1:
+        return _ONE_FRAME.pack(1, len(frames[0])) + frames[0]
+    return b"".join(pack_frames(frames))
 
 
 def seal(
@@ -367,4 +375,4 @@ class RecordHead:
 # An engine's messages come in thousands; a spoiled sender must not be kept for ever.
 @lru_cache(maxsize=64)
 def _engine(rank: int, epoch: int) -> Peer:
-    return EngineLife(rank, epoch).peer
+    return Peer("engine", rank, epoch)

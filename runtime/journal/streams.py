@@ -28,7 +28,6 @@ from .records import (
     Placement,
     RebuildDeath,
     Snapshot,
-    StreamEnd,
 )
 
 
@@ -111,6 +110,13 @@ class JournalChoice:
             engine_end=self.engine_end,
             end=self.end,
         )
+
+    @classmethod
+    def admitted(
+        cls, record: AdmissionRecord, request: AddRequest, token_ids: list[int]
+    ) -> "JournalChoice":
+        """As its admission says, before it is placed; its tokens are in this list."""
+        return cls(request, token_ids, client_credit=record.client_credit)
 
     @classmethod
     def of(cls, request: AddRequest, said: ChoiceSnapshot) -> "JournalChoice":
@@ -209,17 +215,14 @@ class JournalStreams:
                 if choice is not None:
                     choice.end = record
                     self._displace(choice)
-            case StreamEnd(name=name, said=said) if name in self.streams:
-                self._end(self.streams[name], said)
             case RebuildDeath(name=name) if name in self.streams:
                 self.streams[name].rebuild_deaths += 1
-            case Deletion(name=name) if name in self.streams:
-                self._delete(name)
+            case Deletion(names=names):
+                for name in names:
+                    self._forget(name)
             case NamedValue(name=name) if name not in self.streams:
                 self.values.pop(name, None)
                 self.values[name] = JournalValue(record, base, base_bytes)
-            case Deletion(name=name) if name in self.values:
-                del self.values[name]
             case _:
                 self.passed_over[type(record).__name__] += 1
 
@@ -280,9 +283,17 @@ class JournalStreams:
         if not self._is_new(record, [request.request_id for request in requests]):
             self.passed_over["admission twice"] += 1
             return
-        choices = [JournalChoice(each, list(each.output_token_ids)) for each in requests]
-        self.streams[record.name] = JournalStream(record, choices, base, base_bytes)
-        self._choices.update((choice.request.request_id, choice) for choice in choices)
+        choices = [
+            JournalChoice.admitted(record, each, list(each.output_token_ids)) for each in requests
+        ]
+        self._keep(JournalStream(record, choices, base, base_bytes))
+        if record.engine is not None:
+            for choice in choices:
+                self._place(choice, record.placement_of(choice.request))
+
+    def _keep(self, stream: JournalStream) -> None:
+        self.streams[stream.admission.name] = stream
+        self._choices.update((choice.request.request_id, choice) for choice in stream.choices)
 
     def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
         known = self._choices.keys() & ids
@@ -294,30 +305,20 @@ class JournalStreams:
         name = record.admission.name
         if name in self.streams:
             self._delete(name)
-        self._handle_admission(record.admission, base, base_bytes)
-        stream = self.streams.get(name)
-        if stream is None:
+        requests = record.admission.choices()
+        if not self._is_new(record.admission, [request.request_id for request in requests]):
+            self.passed_over["admission twice"] += 1
             return
+        choices = list(map(JournalChoice.of, requests, record.choices))
+        stream = JournalStream(record.admission, choices, base, base_bytes)
         stream.rebuild_deaths = record.rebuild_deaths
-        stream.choices = [
-            JournalChoice.of(choice.request, said)
-            for choice, said in zip(stream.choices, record.choices, strict=True)
-        ]
-        for choice in stream.choices:
-            self._choices[choice.request.request_id] = choice
+        if record.said is not None:
+            stream.handle_end(record.said)
+        self._keep(stream)
+        for choice in choices:
             peer, choice.peer = choice.peer, None
             if peer is not None and not choice.is_over:
                 self._put(choice, peer)
-        if record.said is not None:
-            self._end(stream, record.said)
-
-    def _end(self, stream: JournalStream, said: bytes) -> None:
-        if stream.said is not None:
-            self.passed_over["late"] += 1
-            return
-        for choice in stream.choices:
-            self._displace(choice)
-        stream.handle_end(said)
 
     def _place(self, choice: JournalChoice, record: Placement) -> None:
         self._displace(choice)
@@ -343,6 +344,12 @@ class JournalStreams:
         if not placed:
             del self._placed[choice.peer]
         choice.peer = None
+
+    def _forget(self, name: str) -> None:
+        if name in self.streams:
+            self._delete(name)
+        elif self.values.pop(name, None) is None:
+            self.passed_over[Deletion.__name__] += 1
 
     def _delete(self, name: str) -> None:
         for choice in self.streams.pop(name).choices:

@@ -5,9 +5,9 @@
 
 A stream's *base* is its admission or its latest snapshot, a named value's its latest record:
 whatever precedes the oldest base is freed, whole segments of it. When the journal is longer than
-`clean_above_bytes` its owner writes snapshots of the streams with the oldest bases (`due`), half a
-byte at most for each byte by which the journal grows, so that it stays within about twice of what
-its streams need.
+`clean_above_bytes` its owner writes snapshots of the streams with the oldest bases (`due`), or
+moves those that are one record, half a byte at most for each byte by which the journal grows, so
+that it stays within about twice of what its streams need.
 
 The order of stores is what makes it survive a SIGKILL between any two of them, or within one: a
 record, then the fill count; the fill count behind a snapshot, then `begin`; `begin`, then the
@@ -29,13 +29,16 @@ from .reader import JournalContents
 from .records import (
     BEGIN_AT,
     FILL_AT,
+    HEAD_BYTES,
     REBUILDING_AT,
     REBUILDING_TERM_SHIFT,
     AdmissionRecord,
     Deletion,
+    JournalSource,
     NamedValue,
     OwnRecord,
     RebuildDeath,
+    RecordHead,
     RecordKind,
     Snapshot,
     encode_own,
@@ -52,10 +55,12 @@ TURN_STREAMS_MAX = 16
 # At most, of a token in a snapshot; and of a logprob with its token and rank.
 _TOKEN_BYTES = 5
 _LOGPROB_BYTES = 12
-_MESSAGE: Final = RecordKind.MESSAGE.value  # an enumeration's member takes 30 ns to look up
+# An enumeration's member takes 30 ns to look up.
+_MESSAGE: Final = RecordKind.MESSAGE.value
+_OWN: Final = RecordKind.OWN.value
 
 
-class JournalMemory(Protocol):
+class JournalMemory(JournalSource, Protocol):
     """Where a journal is. Stores become visible to others in the order in which they are made."""
 
     def store(self, position: int, data: bytes) -> None:
@@ -76,7 +81,8 @@ class JournalLimits:
     bytes_max: int = attrs.field(default=256 * 2**20, validator=attrs.validators.ge(1))
     # What one stream may need at its worst: as much as its prompts' embeddings and logprobs may.
     stream_bytes_max: int = attrs.field(default=128 * 2**20, validator=attrs.validators.ge(1))
-    clean_above_bytes: int = attrs.field(default=32 * 2**20, validator=attrs.validators.ge(0))
+    # The next life reads as much before it serves: some 30 ms a MiB on a busy machine.
+    clean_above_bytes: int = attrs.field(default=8 * 2**20, validator=attrs.validators.ge(0))
     turn_bytes: int = attrs.field(default=TURN_BYTES, validator=attrs.validators.ge(1))
 
 
@@ -89,7 +95,7 @@ class JournalStatistics:
     streams: int
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # a frozen class takes three times as long to make
 class _Base:
     position: int
     bytes: int
@@ -172,18 +178,30 @@ class JournalWriter:
         if isinstance(record, AdmissionRecord):
             self._judge(record, len(payload))
         begin = self.end
-        self._write(seal(payload, RecordKind.OWN, begin, self.number + 1, term=self.term))
-        match record:
-            case AdmissionRecord(name=name):
-                self._bases[name] = _Base(begin, self.end - begin)
-                self._free()
-            case Snapshot(admission=AdmissionRecord(name=name)) | NamedValue(name=name):
-                self._bases[name] = _Base(begin, self.end - begin)
-                self._bases.move_to_end(name)
-                self._free()
-            case Deletion(name=name):
+        self._write(seal(payload, _OWN, begin, self.number + 1, term=self.term))
+        if isinstance(record, AdmissionRecord | Snapshot | NamedValue):
+            self._rebase(record.name, begin)
+        elif isinstance(record, Deletion):
+            for name in record.names:
                 self._bases.pop(name, None)
-                self._free()
+            self._free()
+
+    def move(self, name: str) -> None:
+        """Append a copy of the record at its base, which has all of it.
+
+        Raises `OSError` if that is not as it was written, too; then nothing was appended.
+        """
+        base, begin = self._bases[name], self.end
+        record = memoryview(self.memory.load(base.position, base.bytes))
+        if len(record) < base.bytes or not RecordHead.of(record).is_of(record, base.position):
+            raise OSError(f"the record at {base.position} has changed")
+        payload = record[HEAD_BYTES:]
+        self._write(seal(payload, _OWN, begin, self.number + 1, term=self.term))
+        self._rebase(name, begin)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is anything of this stream or value."""
+        return name in self._bases
 
     def note_rebuilding(self, name: str | None) -> None:
         """This stream is rebuilt from now on, or none is: what the next life finds of our death."""
@@ -231,6 +249,13 @@ class JournalWriter:
         assert self.segment_bytes <= self.begin <= self._oldest() <= self.end
         if self._bases:
             assert self._floor(self._oldest()) == self._floor(self.begin)
+
+    def _rebase(self, name: str, begin: int) -> None:
+        """All of it is in the last record, which begins there."""
+        before = self._bases.pop(name, None)
+        self._bases[name] = _Base(begin, self.end - begin)
+        if before is not None or len(self._bases) == 1:
+            self._free()
 
     def _write(self, record: bytes) -> None:
         end = self.end + len(record)

@@ -178,10 +178,9 @@ class ChildProcess:
             case _:
                 self.on_message(message, fds)
 
-    def worker_pidfd(self, pid: int) -> int | None:
-        """The pidfd of the worker with this pid, if the child has reported one."""
-        pairs = zip(self._worker_pids, self._worker_pidfds, strict=False)
-        return next((pidfd for each, pidfd in pairs if each == pid), None)
+    def workers(self) -> dict[int, int]:
+        """Pid and pidfd of each worker that the child has reported, by rank."""
+        return dict(zip(self._worker_pids, self._worker_pidfds, strict=False))
 
     async def wait_workers_gone(self, within_s: float) -> None:
         """Wait until every reported worker process is gone.
@@ -373,7 +372,7 @@ async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> No
 def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
     """Kill who stands still. A worker that was stopped alone: its engine gets another. One that
     hangs by its own fault takes the engine along: what it computed must run alone from now on."""
-    pidfd = child.worker_pidfd(hang.pid) if hang.place else None
+    pidfd = child.workers().get(hang.pid) if hang.place else None
     cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
     child.hung, child.hung_cause = hang, cause
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))

@@ -4,6 +4,8 @@ Sans-IO. Reports are late by nature, so connections that were passed and not yet
 stream each. Ties go to the one that got a connection longest ago.
 """
 
+from collections.abc import Collection
+
 import attrs
 
 from ..messages import FrontendLoad
@@ -43,12 +45,12 @@ class ConnectionBalancer:
 
     _frontends: dict[int, _Frontend] = attrs.field(factory=dict, init=False)
 
-    def handle_up(self, rank: int) -> None:
-        """A frontend is ready; it has nothing yet."""
-        self._frontends[rank] = _Frontend(FrontendLoad(0, 0, 0))
+    def handle_up(self, rank: int, passed: int = 0) -> None:
+        """A frontend is ready; it has nothing yet but these connections, which it takes over."""
+        self._frontends[rank] = _Frontend(FrontendLoad(0, 0, 0), passed)
 
     def handle_gone(self, rank: int) -> None:
-        """A frontend is gone, its connections with it."""
+        """A frontend is gone, and what it said of its connections with it."""
         self._frontends.pop(rank, None)
 
     def handle_load(self, rank: int, load: FrontendLoad) -> None:
@@ -85,9 +87,13 @@ class ConnectionBalancer:
         """Streams that are open or under way, over all frontends."""
         return sum(each.unended() for each in self._frontends.values())
 
-    def is_idle(self) -> bool:
-        """Whether no connection is open or under way anywhere; a drain waits for this."""
-        return all(each.is_idle() for each in self._frontends.values())
+    def is_idle(self, holding: Collection[int] = ()) -> bool:
+        """Whether no connection is open or under way anywhere; a drain waits for this.
+
+        Ranks `holding` have connections: if they are gone, their successors will have them.
+        """
+        are_up = all(rank in self._frontends for rank in holding)
+        return are_up and all(each.is_idle() for each in self._frontends.values())
 
     def is_served_out(self, rank: int) -> bool:
         """Whether this frontend has no connection, or is gone."""

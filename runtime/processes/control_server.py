@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 
 import attrs
 import msgspec
@@ -17,7 +18,8 @@ import trio
 
 from ...nurseries.tasks.background import start_background_task_soon
 from ..errors import ControlCallRefused
-from ..messages import ControlCall, Place
+from ..messages import ControlCall, ControlQuestion, Place, SignalOrder
+from .news import News, NewsQueue
 from .run_folder import RunFolder
 
 # A question is one short line; an answer is a task tree of some thousand tasks at most.
@@ -28,15 +30,9 @@ REPLY_TIMEOUT_S = 3.0
 CONNECTIONS_MAX = 8
 # Out of descriptors: what is in flight must end before another connection fits.
 ACCEPT_PAUSE_S = 0.05
+# Of a line of news.
+WHOLE, CHANGE = b"=", b"+"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (struct ucred)
-
-
-@attrs.frozen
-class ControlQuestion:
-    """One line to the server."""
-
-    call: ControlCall
-    place: Place | None = None
 
 
 @attrs.frozen
@@ -50,12 +46,15 @@ class ControlCallFailed(Exception):
 
 
 # The root's answers, JSON text. Raises `ControlCallRefused`.
-Answer = Callable[[ControlCall, Place | None], Awaitable[str]]
+Answer = Callable[[ControlQuestion], Awaitable[str]]
+# Watches for as long as its block: news of all that changes.
+View = Callable[[], AbstractContextManager[NewsQueue]]
 
 
 async def serve_control(
     folder: RunFolder,
     answer: Answer,
+    view: View,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -81,36 +80,67 @@ async def serve_control(
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
                 start_background_task_soon(
-                    nursery, _serve_one, connection, answer, limiter, name="control-call"
+                    nursery, _serve_one, connection, answer, view, limiter, name="control-call"
                 )
 
 
 async def _serve_one(
-    connection: trio.socket.SocketType, answer: Answer, limiter: trio.CapacityLimiter
+    connection: trio.socket.SocketType,
+    answer: Answer,
+    view: View,
+    limiter: trio.CapacityLimiter,
 ) -> None:
     stream = trio.SocketStream(connection)
     async with stream, limiter:
         if not _same_user(connection):
             return
-        with trio.move_on_after(REPLY_TIMEOUT_S):
-            try:
-                reply = await _reply(stream, answer)
-                await stream.send_all(json.dumps(reply).encode() + b"\n")
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # the caller left; nothing is owed
+        try:
+            with trio.move_on_after(REPLY_TIMEOUT_S):
+                question = await _receive_question(stream)
+                if question is None or question.call is not ControlCall.WATCH:
+                    reply = await _reply(question, answer)
+                    await stream.send_all(json.dumps(reply).encode() + b"\n")
+                    return
+            if question is not None:
+                await _send_news(stream, view)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the caller left; nothing is owed. Grouped where it was waited for as well
 
 
-async def _reply(stream: trio.SocketStream, answer: Answer) -> dict[str, str]:
+async def _receive_question(stream: trio.SocketStream) -> ControlQuestion | None:
     line = await _receive_line(stream, QUESTION_BYTES_MAX)
     try:
-        question = msgspec.json.decode(line, type=ControlQuestion)
+        return msgspec.json.decode(line, type=ControlQuestion)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+async def _reply(question: ControlQuestion | None, answer: Answer) -> dict[str, str]:
+    if question is None:
         calls = ", ".join(ControlCall)
         return {"error": f"a question is one JSON object with a call of: {calls}"}
     try:
-        return {"answer": await answer(question.call, question.place)}
+        return {"answer": await answer(question)}
     except ControlCallRefused as refused:
         return {"refused": refused.reason}
+
+
+async def _send_news(stream: trio.SocketStream, view: View) -> None:
+    """Each a line behind its mark, until the caller leaves."""
+
+    async def wait_left() -> None:
+        while await stream.receive_some(QUESTION_BYTES_MAX):
+            pass
+        nursery.cancel_scope.cancel("the viewer has left")
+
+    with view() as queue:
+        async with trio.open_nursery() as nursery:
+            start_background_task_soon(nursery, wait_left, name="viewer")
+            while True:
+                news = await queue.take()
+                marks = [WHOLE if news.is_whole else CHANGE, *[CHANGE] * len(news.texts)]
+                lines = zip(marks, news.texts, strict=False)
+                await stream.send_all(b"".join(b"%b%b\n" % (m, t.encode()) for m, t in lines))
 
 
 async def _receive_line(stream: trio.SocketStream, bytes_max: int) -> bytes:
@@ -129,9 +159,14 @@ def _same_user(connection: trio.socket.SocketType) -> bool:
     return bool(uid == os.getuid())
 
 
-async def ask_run(folder: RunFolder, call: ControlCall, place: Place | None = None) -> str:
+async def ask_run(
+    folder: RunFolder,
+    call: ControlCall,
+    place: Place | None = None,
+    order: SignalOrder | None = None,
+) -> str:
     """Ask the server of this run folder. Raises `ControlCallFailed`, `ControlCallRefused`."""
-    question = msgspec.json.encode(ControlQuestion(call, place))
+    question = msgspec.json.encode(ControlQuestion(call, place, order))
     with trio.move_on_after(REPLY_TIMEOUT_S):
         try:
             with folder.socket_address() as address:
@@ -147,3 +182,23 @@ async def ask_run(folder: RunFolder, call: ControlCall, place: Place | None = No
             raise ControlCallFailed(reply.get("error", "it closed the connection"))
         return str(reply["answer"])
     raise ControlCallFailed(f"no answer within {REPLY_TIMEOUT_S:g} s")
+
+
+async def watch_run(folder: RunFolder, on_news: Callable[[News], None]) -> None:
+    """Watch the server of this run folder until it ends, or this is cancelled.
+
+    Raises `ControlCallFailed`.
+    """
+    question = msgspec.json.encode(ControlQuestion(ControlCall.WATCH))
+    buffer = b""
+    try:
+        with folder.socket_address() as address:
+            stream = await trio.open_unix_socket(address)
+        async with stream:
+            await stream.send_all(question + b"\n")
+            while data := await stream.receive_some(65536):
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in filter(None, lines):
+                    on_news(News([line[1:].decode()], is_whole=line[:1] == WHOLE))
+    except (OSError, trio.BrokenResourceError) as error:
+        raise ControlCallFailed(str(error)) from error

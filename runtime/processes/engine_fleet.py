@@ -24,6 +24,7 @@ from ...engine.place_memory import PlaceMemory, open_memory_of_places
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
+from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -53,6 +54,8 @@ class EngineFleet:
     frontends: FrontendDirectory
     on_membership: Callable[[EngineMembership], None]
     on_event: OnEvent
+    # Gets what an engine says of itself while it is watched.
+    on_watched: Callable[[str], None] = lambda text: None
     module: str = ENGINE_MODULE
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -65,8 +68,8 @@ class EngineFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # By rank; a successor finds what was there. Empty before `run`.
     _memory: list[PlaceMemory] = attrs.field(factory=list, init=False)
-    # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
-    _has_served: bool = attrs.field(default=False, init=False)
+    # Set when the first engine is ready: from then on a refusal is an outage, not a wrong command.
+    ready_once: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Of the engine that was ready last.
     _numerics_id: str = attrs.field(default="", init=False)
 
@@ -123,7 +126,7 @@ class EngineFleet:
         stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
-        if isinstance(last, BootRefused) and not (any_left or self._has_served):
+        if isinstance(last, BootRefused) and not (any_left or self.ready_once.is_set()):
             raise last
         self.on_event(ChildFailed(f"engine {rank}", self.processes.failed[rank]))
         if not any_left:
@@ -144,7 +147,7 @@ class EngineFleet:
 
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """An engine takes requests; frontends may have come since its INIT."""
-        self._has_served = True
+        self.ready_once.set()
         child.publish(self.frontends.snapshot())
         engine = msgspec.msgpack.decode(payload, type=EngineReady)
         before, self._numerics_id = self._numerics_id, engine.numerics_id
@@ -166,6 +169,8 @@ class EngineFleet:
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """Suspects have passed: frontends need not have the same ones run alone any more."""
         close_fds(fds)
+        if isinstance(message, Watched):
+            self.on_watched(message.text)
         if not isinstance(message, Passed):
             return  # engines say nothing else to a fleet
         quarantine = self.quarantine

@@ -1,29 +1,32 @@
 """All frontend processes of one server: supervised, fed with connections and memberships.
 
-The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that dies is restarted under
-a new epoch. Its module is given by name, since this floor imports nothing of HTTP.
+The shell over `FrontendDirectory`, `ConnectionBalancer` and `HomeOwners`; a frontend that dies is
+restarted under a new epoch. The home of one that is given up goes on at another, but for its
+connections, which end. Their module is given by name, since this floor imports nothing of HTTP.
 """
 
-import os
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import attrs
 import msgspec
 import trio
 
 from ...engine.errors import BootRefused
-from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...engine.messages import Drain, FrontendMembership
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
+from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
-from ..events import ChildFailed, OnEvent
-from ..journal.memory import create_journal
+from ..events import ChildFailed, HomeGiven, OnEvent
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -33,19 +36,23 @@ from ..messages import (
     FrontendInit,
     FrontendLoad,
     FrontendReady,
-    FrontendStates,
+    HandOver,
+    HomeHosted,
     PassConnection,
     RootCall,
     RootReply,
+    WatchServer,
 )
 from .child_process import ChildProcess, run_child_process
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
-from .membership import FrontendDirectory, deliver
+from .frontend_homes import FrontendHomes
+from .held_connections import HeldConnections
+from .homes.home_owners import HomeOwners
+from .membership import FrontendDirectory
 from .process_supervisor import ProcessSupervisor, RunChild
 
-# A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
-# and the connection is better served by another.
+# A control socket holds some hundred messages: who takes none for so long hangs; another serves.
 PASS_TIMEOUT_S = 2.0
 # Calls between frontends that wait for a control socket; pulled out of the air. Each may hold one
 # response object.
@@ -70,6 +77,8 @@ class FrontendFleet:
     on_event: OnEvent
     # What the root says to a question of an operator.
     answer: Answer
+    # Gets what a frontend says of itself while it is watched, or its wish to watch others.
+    on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
     pass_timeout_s: float = PASS_TIMEOUT_S
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -79,15 +88,14 @@ class FrontendFleet:
     chance: random.Random = attrs.field(factory=random.Random)
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
+    held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # {rank: its journal's descriptor}, held beyond every life of the rank.
-    _journals: dict[int, int] = attrs.field(factory=dict, init=False)
+    # With their journals, beyond every life of a rank.
+    homes: FrontendHomes = attrs.field(init=False)
     # What all frontends count, beyond every life of each; None before `run`.
     _counters: CounterMemory | None = attrs.field(default=None, init=False)
-    # {rank: term under which its present process owns its home}
-    _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
     _draining: bool = attrs.field(default=False, init=False)
@@ -95,6 +103,7 @@ class FrontendFleet:
     _relays: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.homes = FrontendHomes(HomeOwners(self.count), self.directory, self.on_membership)
         self.processes = ProcessSupervisor(
             owner=self,
             role="frontend",
@@ -119,34 +128,49 @@ class FrontendFleet:
         Raises also `OSError` where there are no descriptors. Journals and counters end with it.
         """
         try:
+            self.homes.hold_left()
             with open_counter_memory(self.count) as self._counters:
                 await self.processes.run(task_status=task_status)
         finally:
-            close_fds(self._journals.values())
-            self._journals.clear()
+            self.held.close()
+            self.homes.close()
+
+    def _descriptors(self, rank: int) -> dict[str, int]:
+        """Beside INIT, behind the progress page: those that there are, by name."""
+        folder = self.homes.folder
+        fds = {
+            "journal": self.homes.journal(rank),
+            "lock": None if folder is None else folder.lock_fd,
+            "connections": self.held.memory(rank),
+            "counters": None if self._counters is None else self._counters.fd,
+        }
+        return {name: fd for name, fd in fds.items() if fd is not None}
 
     def _fds_of(self, rank: int) -> Sequence[int]:
-        """Beside INIT: the rank's journal, if there is one, and the counters."""
-        journal = [self._journals[rank]] if rank in self._journals else []
-        return [*journal, *([self._counters.fd] if self._counters is not None else [])]
+        return list(self._descriptors(rank).values())
 
-    def _hold_journal(self, rank: int) -> None:
-        """Make a journal where there is none. Raises `BootRefused`."""
-        if rank in self._journals or not self.settings.journal.enabled:
-            return
+    def _hold_journal(self, rank: int) -> int:
+        """Slots and a home with a journal, which is returned, for a rank. Raises `BootRefused`."""
+        who = f"frontend {rank}"
+        home = self.homes.owners.handle_starting(rank)
+        if home is None:
+            raise BootRefused(who, f"no number is left for a home of {who}: restart the server")
         try:
-            self._journals[rank] = create_journal(rank)
+            if not self.settings.journal.disabled:
+                self.homes.hold(home)
+            if self.settings.takes_over:
+                self.held.open_rank(rank)
         except OSError as error:
-            who = f"frontend {rank}"
             reason = f"the journal of {who} cannot be made: {error.strerror or error}"
             raise BootRefused(who, reason) from error
+        return home
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
 
         The descriptor stays the caller's. Waits while no frontend is up; one that is dead or hangs
-        is passed by. What was sent to one that dies before it read it is lost: its client sees a
-        reset, as if the frontend had died a moment later.
+        is passed by. What was sent to one that dies is passed to its successor if it is held, also
+        if it was not read; else its client sees a reset.
         """
         while True:
             rank = self.balancer.choose()
@@ -155,8 +179,12 @@ class FrontendFleet:
                 continue
             child = self.processes.ready[rank]
             self._connections += 1
+            held = self.held.offer(rank, fd, self._connections)
+            message = PassConnection(self._connections, -1 if held is None else held.slot)
             try:
-                await child.send(PassConnection(self._connections), self.pass_timeout_s, [fd])
+                await child.send(message, self.pass_timeout_s, [fd])
+                if held is not None:
+                    self.held.handle_taken(rank, held, child.epoch)
                 return
             except trio.BrokenResourceError:
                 if self.processes.ready.get(rank) is child:
@@ -164,6 +192,8 @@ class FrontendFleet:
             except trio.TooSlowError:
                 if self.processes.ready.get(rank) is child:
                     self.balancer.handle_not_taken(rank)
+            if held is not None:
+                self.held.handle_not_taken(rank, held)
 
     async def drain(self) -> None:
         """Have every frontend accept nothing new, those that are yet to come included."""
@@ -176,8 +206,8 @@ class FrontendFleet:
         nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s, name="drain")
 
     async def wait_drained(self) -> None:
-        """Return when no connection is open any more."""
-        while not self.balancer.is_idle():
+        """Return when no connection is open, or waits for a successor."""
+        while not self.balancer.is_idle(self.held.ranks()):
             await self.changed.wait()
 
     async def wait_serving(self) -> None:
@@ -194,52 +224,79 @@ class FrontendFleet:
         last said why none can be.
         """
         last, failed = error.__cause__ or error, self.processes.failed
-        if rank in self._journals:  # if it is revived, it begins with an empty one
-            os.close(self._journals.pop(rank))
+        self.held.handle_given_up(rank)
+        self.notify()
         any_left = len(failed) < self.count
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
             raise last
         self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
-        self.on_membership(self.directory.handle_failed(rank))
+        self._give_home(rank, last)
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
         self._publish_states()
 
+    def _give_home(self, rank: int, last: BaseException) -> None:
+        """What this rank has left goes on at another, unless it hangs and may still write to it."""
+        ready, is_stuck = self.processes.ready, isinstance(last, ProcessStuck)
+        excluded = range(self.count) if is_stuck else self.processes.failed
+        if (given := self.homes.handle_given_up(rank, ready, excluded)) is not None:
+            home, host = given
+            self.on_event(HomeGiven(f"frontend {rank}", f"frontend {host}"))
+            if host in ready:
+                self._begin_guest(ready[host], home)
+
+    def _begin_guest(self, child: ChildProcess, home: int) -> None:
+        """Have this process, which is READY, go on with a home that was given to its rank."""
+        assert self.processes.nursery is not None
+        term = self.homes.begin_guest(home, next(self.processes.epochs))
+        ask = partial(self.homes.ask, child, home, term, self.pass_timeout_s)
+        self.processes.nursery.start_soon(ask, name=f"guest-home-{home}")
+
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
         child, nursery = self.processes.ready.get(rank), self.processes.nursery
-        if child is None or nursery is None or not self.balancer.handle_leaving(rank):
-            self.processes.restart(rank)
-        else:
+        if child is not None and nursery is not None and self.balancer.handle_leaving(rank):
             nursery.start_soon(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
+        else:
+            self._begin_anew(rank)
 
     async def _serve_out(self, rank: int, child: ChildProcess) -> None:
         """Restart a frontend when its connections have ended, at the latest after the grace."""
         with trio.move_on_after(self.settings.times.grace_s):
-            await child.send_if_possible(Drain(), self.pass_timeout_s)
+            order = HandOver() if not self.settings.journal.disabled else Drain()
+            await child.send_if_possible(order, self.pass_timeout_s)
             with waiting_for(f"the connections of frontend {rank} to end"):
                 while not self.balancer.is_served_out(rank):
                     await self.changed.wait()
         if self.processes.ready.get(rank) is child:
-            self.processes.restart(rank)
+            self._begin_anew(rank)
+
+    def _begin_anew(self, rank: int) -> None:
+        """Restart a frontend now; with a journal it is killed, so that its next life goes on."""
+        child, is_idle = self.processes.ready.get(rank), self.balancer.is_served_out(rank)
+        if child is not None and not (self.settings.journal.disabled or is_idle):
+            child.process.send_signal(signal.SIGKILL)
+        else:
+            self.held.handle_stopping(rank)
+        self.processes.restart(rank)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A new epoch and term of a frontend; it is listed when it has bound its sockets.
-
-        Raises `BootRefused` where its journal cannot be made.
-        """
-        self._hold_journal(rank)
-        self._terms[rank] = self.directory.handle_starting(rank)
+        """A new epoch and term of a frontend, listed when it is READY. Raises `BootRefused`."""
+        home = self._hold_journal(rank)
+        term, died_ns = self.homes.begin_own(rank, home, epoch)
         self._publish_states()
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
                 rank=rank,
                 epoch=epoch,
-                term=self._terms[rank],
+                home=home,
+                term=term,
                 settings=self.settings_text,
                 engines=self.engines(),
                 draining=self._draining,
+                descriptors=["progress", *self._descriptors(rank)],
+                died_ns=died_ns,
             )
         )
 
@@ -247,16 +304,22 @@ class FrontendFleet:
         """A frontend takes connections; engines may have come or gone since its INIT."""
         where = msgspec.msgpack.decode(payload, type=FrontendReady)
         self._has_served = True
-        self.balancer.handle_up(rank)
+        assert self.processes.nursery is not None, "it runs"
+        if where.has_slots:
+            held = self.held.handle_ready(rank, child.epoch)
+            self.balancer.handle_up(rank, passed=len(held))
+            pass_again = partial(self.held.pass_again, rank, child, held, self.pass_timeout_s)
+            self.processes.nursery.start_soon(pass_again, name=f"takeover-{rank}")
+        else:
+            self.held.handle_given_up(rank)
+            self.balancer.handle_up(rank)
         child.publish(self.engines())
         self._publish_states()
         if self._draining:  # its INIT may be older than the drain
-            assert self.processes.nursery is not None, "it runs"
             self._send_drain(self.processes.nursery, child)
-        address = FrontendAddress(
-            rank, self._terms[rank], where.input_endpoint, where.output_endpoint
-        )
-        self.on_membership(self.directory.handle_ready(address))
+        self.homes.handle_ready(rank, where)
+        for home in self.homes.owners.guests(rank):
+            self._begin_guest(child, home)
         self.notify()
 
     def handle_failing(self, rank: int, cause: str) -> None:
@@ -270,35 +333,41 @@ class FrontendFleet:
         """A frontend computes no steps."""
 
     def handle_gone(self, rank: int, cause: str) -> None:
-        """A frontend is gone, its connections with it; engines keep its requests for a while."""
+        """A frontend is gone; its requests are kept for a while, and its connections if held."""
         if self._counters is not None:
             self._counters.retire(rank)
         self.balancer.handle_gone(rank)
-        self.on_membership(self.directory.handle_gone(rank))
+        self.held.handle_gone(rank)
+        self.homes.handle_gone(rank)
         self._publish_states()
         self.notify()
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """A report of load, or a call to another frontend."""
+        """A report of load, a home that it has adopted, or a call to another frontend."""
         close_fds(fds)
         match message:
             case FrontendLoad():
+                self.held.handle_ended(rank, message.ended)
                 self.balancer.handle_load(rank, message)
                 self.notify()
+            case HomeHosted():
+                self.homes.handle_hosted(rank, message)
+                self._publish_states()
             case ForeignCall() | ForeignReply():
-                if (delivery := deliver(message, self._epochs())) is not None:
-                    self._send_soon(delivery.frontend, delivery.message, name="foreign-call")
+                host = self.homes.host_for(message, self.processes.ready)
+                if host is not None:
+                    self._send_soon(host, message, name="foreign-call")
+            case Watched() | WatchServer():
+                self.on_watch(rank, message)
             case RootCall():
                 self._send_soon(rank, message, name="root-call")
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    def _epochs(self) -> dict[int, int]:
-        return {rank: child.epoch for rank, child in self.processes.ready.items()}
-
     def _publish_states(self) -> None:
         """To every frontend: those that wait for an answer of another hear of its death so."""
-        self.processes.publish(FrontendStates(self._epochs(), dict(self.processes.failed)))
+        processes = self.processes
+        processes.publish(self.homes.states(processes.ready, processes.failed))
 
     def _send_soon(self, rank: int, message: object, *, name: str) -> None:
         """Send to a frontend in a task of its own, so that one that hangs delays no other.
@@ -321,9 +390,9 @@ class FrontendFleet:
 
     async def _reply_to(self, call: RootCall) -> RootReply:
         try:
-            return RootReply(call.call_id, await self.answer(call.call, call.place))
+            return RootReply(call.call_id, await self.answer(call.question))
         except ControlCallRefused as refused:
-            return RootReply(call.call_id, "", refused.reason)
+            return RootReply(call.call_id, "", refused.reason, refused.code)
 
     def notify(self) -> None:
         """Wake all that wait for `changed`."""

@@ -120,10 +120,13 @@ class FrontendDirectory:
     # Homes whose frontend is gone and has a successor to come.
     _awaited: set[int] = attrs.field(factory=set, init=False)
 
-    def handle_starting(self, rank: int) -> int:
-        """Another life is to own this home, and no other any more. Returns its term."""
-        self._last_term += 1
-        self._terms[rank] = self._last_term
+    def handle_starting(self, home: int, at_least: int = 0) -> int:
+        """Another life is to own this home, and no other any more. Returns its term.
+
+        That of a process is `at_least` its epoch, as epochs grow through all runs of a journal.
+        """
+        self._last_term = max(self._last_term + 1, at_least)
+        self._terms[home] = self._last_term
         return self._last_term
 
     def handle_ready(self, address: FrontendAddress) -> FrontendMembership:
@@ -134,45 +137,37 @@ class FrontendDirectory:
         self._number += 1
         return self.snapshot()
 
-    def handle_gone(self, rank: int) -> FrontendMembership:
-        """The frontend of this rank is gone; engines keep its requests for a successor."""
-        if self._frontends.pop(rank, None) is not None:
-            self._awaited.add(rank)
+    def handle_gone(self, home: int) -> FrontendMembership:
+        """The frontend of this home is gone; engines keep its requests for a successor."""
+        if self._frontends.pop(home, None) is not None:
+            self._awaited.add(home)
         self._number += 1
         return self.snapshot()
 
-    def handle_failed(self, rank: int) -> FrontendMembership:
+    def handle_failed(self, home: int) -> FrontendMembership:
         """There is no successor; engines abort what its requests are."""
-        self._awaited.discard(rank)
+        self._frontends.pop(home, None)
+        self._awaited.discard(home)
         self._number += 1
         return self.snapshot()
 
     def snapshot(self) -> FrontendMembership:
         """All frontends as they are now."""
-        frontends = [self._frontends[rank] for rank in sorted(self._frontends)]
+        frontends = [self._frontends[home] for home in sorted(self._frontends)]
         return FrontendMembership(self._number, frontends, sorted(self._awaited))
 
 
-@attrs.frozen
-class Delivery:
-    """Give this message to the frontend of this rank."""
+def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> int | None:
+    """The home that the message is for; `epochs` are those of all frontends that are up, by home.
 
-    frontend: int
-    message: ForeignCall | ForeignReply
-
-
-def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> Delivery | None:
-    """Where the message goes; `epochs` are those of all frontends that are up, by rank.
-
-    A call goes to the frontend that has the rank now, a successor too; None if there is none, which
+    A call goes to the frontend that has the home now, a successor too; None if there is none, which
     the caller hears of by `FrontendStates`. An answer goes to the very epoch that asked, whose call
     ids alone mean what it says; None if that is gone.
     """
     if isinstance(message, ForeignCall):
-        is_up = message.frontend in epochs
-        return Delivery(message.frontend, message) if is_up else None
+        return message.frontend if message.frontend in epochs else None
     is_awaited = epochs.get(message.caller) == message.caller_epoch
-    return Delivery(message.caller, message) if is_awaited else None
+    return message.caller if is_awaited else None
 
 
 def reply_to(call: ForeignCall, outcome: ForeignOutcome, text: str = "") -> ForeignReply:

@@ -122,6 +122,7 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
+            forks=True,
             kernel=self.kernel,
             on_stuck=lambda name, reason: self.on_event(ChildFailed(name, reason)),
         )

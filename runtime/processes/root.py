@@ -7,9 +7,12 @@ an HTTP parser, so that next to nothing in it can fail.
 
 import itertools
 import os
+import pathlib
 import random
 import secrets
 import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
@@ -18,20 +21,34 @@ import trio
 
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.spares import Readiness
+from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused
-from ..events import Draining, OnEvent, Serving
-from ..messages import ControlCall, Place, RestartedPlace, Role, ServerPlaces
+from ..events import Draining, OnEvent, RunEvent, Serving
+from ..messages import (
+    ControlCall,
+    ControlQuestion,
+    Place,
+    RestartedPlace,
+    Role,
+    ServerPlaces,
+    SignalOrder,
+    WatchServer,
+)
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .frontend_fleet import FrontendFleet
+from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
 from .platform import check_platform
+from .process_supervisor import ProcessSupervisor
 from .run_folder import RunFolder, make_run_folder
+from .server_watch import FrontendViews, ServerWatch
+from .signals import send_signal
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -45,7 +62,7 @@ ACCEPT_PAUSE_S = 0.05
 class ServePlan:
     """What a server is made of. `frontend_settings` is JSON text for the frontends.
 
-    The modules are what the children run.
+    The modules are what the children run. `demo_token` is for who started it, once.
     """
 
     settings: RuntimeSettings
@@ -53,6 +70,7 @@ class ServePlan:
     version: str
     host: str = "127.0.0.1"
     port: int = 8000
+    demo_token: str = attrs.field(default="", repr=False)
     engine_module: str = ENGINE_MODULE
     frontend_module: str = FRONTEND_MODULE
 
@@ -98,16 +116,20 @@ class Root:
     chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
+    watch: ServerWatch = attrs.field(init=False)
+    _views: FrontendViews = attrs.field(init=False)
+    _token_is_used: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, epochs, readiness = self.plan, itertools.count(1), Readiness()
+        plan, epochs, readiness = self.plan, self._epochs(), Readiness()
         self.engines = EngineFleet(
             settings=plan.settings,
             run_id=self.run_id,
             epochs=epochs,
             frontends=FrontendDirectory(),
             on_membership=lambda membership: self.frontends.processes.publish(membership),
-            on_event=self.on_event,
+            on_event=self._handle_event,
+            on_watched=lambda text: self.watch.handle_said(text),
             module=plan.engine_module,
             readiness=readiness,
             kernel=self.kernel,
@@ -122,13 +144,34 @@ class Root:
             epochs=epochs,
             engines=self.engines.directory.snapshot,
             on_membership=self.engines.processes.publish,
-            on_event=self.on_event,
+            on_event=self._handle_event,
             answer=self._answer,
+            on_watch=self._handle_watch,
             readiness=readiness,
             kernel=self.kernel,
             chance=self.chance,
         )
         self.engines.frontends = self.frontends.directory
+        self.watch = ServerWatch(
+            {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
+            self._fleets,
+            self.frontends.balancer.open_streams,
+        )
+        self._views = FrontendViews(self.watch, self.frontends.processes)
+
+    @property
+    def _fleets(self) -> tuple[ProcessSupervisor, ProcessSupervisor]:
+        return self.frontends.processes, self.engines.processes
+
+    def _handle_event(self, event: RunEvent) -> None:
+        self.watch.handle_event(event)
+        self.on_event(event)
+
+    def _handle_watch(self, rank: int, message: Watched | WatchServer) -> None:
+        if isinstance(message, Watched):
+            self.watch.handle_said(message.text)
+        else:
+            self._views.handle_order(rank, message)
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started, with the URL, when a request can be answered.
@@ -146,17 +189,39 @@ class Root:
                 self.run_id, url=url, model=self.plan.settings.model_name, version=self.plan.version
             )
             with folder as run_folder, single_errors_unwrapped():
-                async with trio.open_nursery() as nursery:
+                async with self._open_journals(), trio.open_nursery() as nursery:
                     await self._start(nursery, run_folder, listener)
                     self.on_event(Serving(url, trio.current_time() - began_s))
                     task_status.started(url)
 
+    def _epochs(self) -> Iterator[int]:
+        """Numbers of this run's processes; with journals on disk of all runs'."""
+        journals = self.frontends.homes.folder
+        yield from itertools.count(1) if journals is None else journals.numbers()
+
+    @asynccontextmanager
+    async def _open_journals(self) -> AsyncIterator[None]:
+        """Around all processes: the folder of their journals, if there is one, is ours."""
+        settings = self.plan.settings
+        if not settings.journal.folder:
+            yield
+            return
+        path = pathlib.Path(settings.journal.folder)
+        opening = open_journal_folder(path, model=settings.model_name, frontends=settings.frontends)
+        async with opening as self.frontends.homes.folder:
+            yield
+
     async def _start(
         self, nursery: trio.Nursery, folder: RunFolder, listener: socket.socket
     ) -> None:
-        control = partial(serve_control, folder, self._answer)
+        control = partial(serve_control, folder, self._answer, self.watch.view)
         await start_service(nursery, control, name="control-server", waits_for="questions")
+        await start_service(nursery, self.watch.run, name="watch")
         await start_service(nursery, self.engines.run, name="engines")
+        if self.frontends.homes.folder is not None and self.frontends.homes.folder.is_used:
+            # What is unfinished waits only so long for an engine, and for its clients.
+            with waiting_for("an engine"):
+                await self.engines.ready_once.wait()
         await start_service(nursery, self.frontends.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
@@ -202,12 +267,23 @@ class Root:
         """The processes that were spawned here and are not reaped yet."""
         return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
 
-    async def _answer(self, call: ControlCall, place: Place | None) -> str:
-        if call is ControlCall.RESTART:
-            return msgspec.json.encode({"restarted": self._restart(place)}).decode()
-        if call is ControlCall.PLACES:
-            return msgspec.json.encode(self._places()).decode()
-        return msgspec.json.encode(await self._tree()).decode()
+    async def _answer(self, question: ControlQuestion) -> str:
+        found: object
+        match question:
+            case ControlQuestion(ControlCall.RESTART, place):
+                found = {"restarted": self._restart(place)}
+            case ControlQuestion(ControlCall.PLACES):
+                found = self._places()
+            case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
+                found = send_signal(order, self._fleets)
+            case ControlQuestion(ControlCall.TOKEN):
+                found = {"is_first": not self._token_is_used}
+                self._token_is_used = True
+            case ControlQuestion(ControlCall.TREE):
+                found = await self._tree()
+            case _:
+                raise ControlCallRefused(f"a {question.call} is not asked so", "bad_question")
+        return msgspec.json.encode(found).decode()
 
     def _restart(self, place: Place | None) -> list[RestartedPlace]:
         """Begin a place anew, or all that are given up. Raises `ControlCallRefused`."""

@@ -119,7 +119,7 @@ def find_run(run_id: str | None = None) -> RunFolder:
     matching = [f for f in live if run_id is None or f.facts.run_id.startswith(run_id)]
     if len(matching) == 1:
         return matching[0]
-    raise RunNotFound(run_id or "", tuple(folder.facts.run_id for folder in live))
+    raise RunNotFound(run_id or "", tuple(_line_of(folder.facts) for folder in live))
 
 
 def live_runs() -> list[RunFolder]:
@@ -127,6 +127,14 @@ def live_runs() -> list[RunFolder]:
     base = base_folder()
     paths = sorted(base.iterdir()) if base.is_dir() else []
     return [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
+
+
+def _line_of(facts: RunFacts) -> str:
+    now_s = float(pathlib.Path("/proc/uptime").read_text().split()[0])
+    up_s = int(now_s - facts.start_ticks / os.sysconf("SC_CLK_TCK"))
+    minutes, hours = up_s // 60, up_s // 3600
+    up = f"{hours} h" if hours else f"{minutes} min" if minutes else f"{up_s} s"
+    return f"{facts.run_id}  {facts.url}  {facts.model}, up for {up}"
 
 
 def _is_run(path: pathlib.Path) -> bool:

@@ -7,9 +7,11 @@ refusal is one of a closed list of sentences, or what the template itself raised
 """
 
 import datetime
+import hashlib
 import json
 import logging
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self
 
@@ -56,7 +58,7 @@ class ChatTemplate:
     _templates: Mapping[str, jinja2.Template]
     # {"bos_token": "<s>", …}, for templates to refer to.
     _special_tokens: Mapping[str, str]
-    # The text of the default one, as the folder has it.
+    # The text of the one that shows tools, as the folder has it.
     source: str = ""
 
     @classmethod
@@ -86,7 +88,7 @@ class ChatTemplate:
             except (*_TRIPS, SyntaxError, MemoryError) as error:  # nested too deep, or so
                 reason = f"the chat template cannot be compiled: {type(error).__name__}: {error}"
                 raise ChatTemplateBroken(str(folder), reason) from error
-        return cls(templates, special_tokens, sources[DEFAULT])
+        return cls(templates, special_tokens, sources.get(TOOL_USE, sources[DEFAULT]))
 
     def render(
         self,
@@ -94,15 +96,19 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         limits: RenderLimits = IN_THREAD,
     ) -> str:
         """The text of a conversation, ready for `encode(..., add_special_tokens=False)`.
+
+        `arguments` are variables of the template, of other names than those that it has anyway.
 
         Raises `ChatTemplateTooCostly` beyond the limits, `ChatTemplateRefused` when the template
         does or trips over what it was given.
         """
         name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
         values = {
+            **(arguments or {}),
             "messages": messages,
             "tools": tools,
             "documents": None,
@@ -110,12 +116,38 @@ class ChatTemplate:
             **self._special_tokens,
         }
         try:
+            if _MISTRAL in self.source:
+                values["messages"] = _with_short_ids(messages)
             return render_within(limits, self._templates[name], values, len(self.source))
         except (TemplateTooCostly, MemoryError, OverflowError) as error:
             raise ChatTemplateTooCostly(_TOO_COSTLY) from error
         except (jinja2.TemplateError, *_TRIPS) as error:
             logger.info("a chat template refused: %s: %s", type(error).__name__, str(error)[:500])
             raise ChatTemplateRefused(_reason(error)) from error
+
+
+# Its templates refuse ids of calls that have not nine characters.
+_MISTRAL = "[TOOL_CALLS]"
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
+
+
+def _with_short_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose ids of calls are as Mistral's; each is the same wherever it stands."""
+    found = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            shortened = [{**call, "id": _short_id(call.get("id"))} for call in calls]
+            message = {**message, "tool_calls": shortened}
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": _short_id(message["tool_call_id"])}
+        found.append(message)
+    return found
+
+
+def _short_id(call_id: object) -> str:
+    text = str(call_id)
+    is_short = _SHORT_ID.fullmatch(text) is not None
+    return text if is_short else hashlib.sha256(text.encode()).hexdigest()[:9]
 
 
 # What expressions raise when a message has another shape than the template expects.

@@ -20,6 +20,7 @@ from ...engine.embeddings import PLACEHOLDER_ID, EmbeddingLimits
 from ...engine.errors import InvalidParameter, PromptTooLong
 from ...engine.grammar.text import check_grammar
 from ...engine.model_config.config import GENERATION_CONFIG_FILE, load_model_limits
+from ...engine.model_config.folder import CONFIG_FILE
 from ...engine.model_config.generation import GenerationConfig, load_generation_config
 from ...engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, SamplingParams
 from ...engine.structured_outputs import StructuredOutputs
@@ -67,6 +68,8 @@ class InputProcessor:
     limits: InputLimits = attrs.field(factory=InputLimits)
     # The most alternatives that logprobs may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    # When the folder's configuration was written, in Unix seconds.
+    created_at: int = 0
     # What prompts of embeddings must be like.
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Threads that tokenise, apart from trio's own: those may all be asleep.
@@ -108,6 +111,7 @@ class InputProcessor:
             max_model_len=settings.engine.model_len_of(model.max_model_len),
             limits=settings.input,
             max_logprobs=settings.engine.max_logprobs,
+            created_at=int((folder / CONFIG_FILE).stat().st_mtime),
             embeddings=EmbeddingLimits(model.hidden_size, settings.engine.max_num_batched_tokens),
         )
 
@@ -197,6 +201,7 @@ class InputProcessor:
             "chat_template": template.source if template is not None else None,
             "model_max_length": self.max_model_len,
             "vocab_size": self.vocab_size,
+            "added_tokens_decoder": self.tokenizer.added_tokens,
             "eos_token_ids": list(self.eos_token_ids),
         }
 
@@ -216,6 +221,7 @@ class InputProcessor:
             prompt.messages,
             add_generation_prompt=prompt.add_generation_prompt,
             tools=prompt.tools,
+            arguments=prompt.arguments,
         )
         try:
             return render(limits=INLINE)

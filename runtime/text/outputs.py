@@ -26,7 +26,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Logprobs:
     """Of successive tokens; position-major, `width` columns each, the token itself first."""
 
@@ -53,6 +53,9 @@ class Logprobs:
     def __len__(self) -> int:
         """How many tokens."""
         return len(self.ranks)
+
+    def __repr__(self) -> str:
+        return f"<Logprobs of {len(self)} tokens>"
 
     @property
     def size_bytes(self) -> int:
@@ -140,13 +143,13 @@ class GenerationOutput:
         return [*[""] * (len(self.token_ids) - 1), self.text]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GenerationChoice:
     """One answer to a prompt, as far as it was taken."""
 
     index: int
     # All tokens of this choice, in the ledger's own list; the first `token_count` were taken.
-    _written: list[int] = attrs.field(repr=False)
+    _written: list[int]
     token_count: int = attrs.field(default=0, init=False)
     finish_reason: FinishReason | None = attrs.field(default=None, init=False)
     stop_reason: str | int | None = attrs.field(default=None, init=False)
@@ -165,6 +168,10 @@ class GenerationChoice:
         ends = (other.finish_reason, other.stop_reason)
         is_same_end = (self.finish_reason, self.stop_reason) == ends
         return is_same_end and (self.index, self.token_ids) == (other.index, other.token_ids)
+
+    def __repr__(self) -> str:
+        reason = None if self.finish_reason is None else str(self.finish_reason)
+        return f"GenerationChoice(index={self.index}, text={self.text!r}, finish_reason={reason!r})"
 
     @property
     def token_ids(self) -> list[int]:
@@ -195,11 +202,15 @@ class GenerationChoice:
 
 @attrs.frozen
 class Usage:
-    """Token counts of one request; `cached_tokens` of the prompt needed no computing."""
+    """Token counts of one request; `cached_tokens` of the prompt needed no computing.
+
+    `reasoning_tokens` of the output are reasoning; None where that is not parted off.
+    """
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:

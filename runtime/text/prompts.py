@@ -6,7 +6,7 @@ by the buffer protocol, tensors by their address.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -101,12 +101,14 @@ class ChatPrompt:
     """A conversation; the model's chat template renders it.
 
     `messages` are dictionaries with `role` and `content` (other keys are the template's affair).
-    `tools` are JSON schemas that the template may show to the model.
+    `tools` are JSON schemas that the template may show to the model. `arguments` are variables that
+    it may look at, such as `enable_thinking`.
     """
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
     tools: list[dict[str, Any]] | None = None
+    arguments: Mapping[str, str | int | float | bool | None] | None = None
 
 
 # Text, token ids, a conversation, or what the first layer reads of its tokens.

@@ -188,6 +188,12 @@ class Tokenizer:
         """Text of token ids as a whole; unknown ids are left out."""
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    @property
+    def added_tokens(self) -> dict[str, dict[str, object]]:
+        """Added tokens by id, as `tokenizer_config.json` has them: their text, and if special."""
+        added = self._backend.get_added_tokens_decoder()
+        return {str(i): {"content": t.content, "special": t.special} for i, t in added.items()}
+
     def token_strings(self, token_ids: Iterable[int]) -> list[str]:
         """How the vocabulary spells each token, bytes in their stand-ins; "" for unknown ids."""
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]

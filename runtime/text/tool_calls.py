@@ -1,28 +1,30 @@
-"""Tool calls as a model writes them: the grammar that forces one, and a parser of its output.
+"""Tool calls as a model writes them: events, and a parser of calls whose arguments are JSON.
 
-Sans-IO: text in, events out; however the text is cut, the events say the same. The format is that
-of the Hermes and Qwen templates and of the bundled one, which is recognised by its template:
+Sans-IO: text in, events out; however the text is cut, the events say the same. Most formats put a
+name and a JSON object behind an opening, as Hermes and Qwen do:
 
     words <tool_call>
     {"name": "get_weather", "arguments": {"city": "Oslo"}}
     </tool_call>
 
-White space around calls is dropped. What opens like a call and is none stays text.
+`JsonCalls` says what differs between them; which one a model writes is found in its chat template
+(`tool_formats`). White space around calls is dropped. What opens like a call and is none stays
+text.
 """
 
 import enum
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from .json_text import read_json
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
 # As many as vLLM's clients send in one turn; each is a rule of the grammar.
 CALLS_MAX = 8
+# Of what stands before the arguments, where no closing says that a call is none: a name has 64.
+HEAD_CHARACTERS_MAX = 256
 
 
 @attrs.frozen
@@ -52,38 +54,11 @@ class ToolChoice(enum.StrEnum):
     REQUIRED = "required"
 
 
-def has_tool_calls(chat_template: str | None) -> bool:
-    """Whether this template shows tools to the model, in the format read here."""
-    return chat_template is not None and OPENING in chat_template and "tools" in chat_template
+@attrs.frozen
+class ReasoningPiece:
+    """More of the model's reasoning, which is not part of the answer."""
 
-
-def forced_calls(tools: Sequence[Tool], *, calls_max: int) -> str:
-    """The Lark grammar of one to `calls_max` calls and nothing else."""
-    more = f' ("\\n" call){{0,{calls_max - 1}}}' if calls_max > 1 else ""
-    return f"start: call{more}\n{_call_rules(tools)}"
-
-
-def strict_calls(tools: Sequence[Tool]) -> str:
-    """The Lark grammar of any text in which what opens a call goes on as one.
-
-    The opening belongs to the text before: only there does a lazy match end with it.
-    """
-    return (
-        "start: (text call)* tail\n"
-        f"text[lazy]: /(.|\\n)*?{OPENING}/\n"
-        "tail: /(.|\\n)*/\n"
-        f"{_call_rules(tools, opening='')}"
-    )
-
-
-def _call_rules(tools: Sequence[Tool], opening: str = OPENING) -> str:
-    names = " | ".join(f"call_{place}" for place in range(len(tools)))
-    lines = [f'call: {json.dumps(opening)} "\\n" ({names}) "\\n{CLOSING}"']
-    for place, tool in enumerate(tools):
-        head = json.dumps(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
-        lines.append(f'call_{place}: {head} arguments_{place} "}}"')
-        lines.append(f"arguments_{place}: %json {json.dumps(tool.parameters)}")
-    return "\n".join(lines)
+    text: str
 
 
 @attrs.frozen
@@ -116,121 +91,195 @@ class CallEnded:
     index: int
 
 
-ToolEvent = TextPiece | CallBegun | ArgumentsPiece | CallEnded
+AnswerEvent = ReasoningPiece | TextPiece | CallBegun | ArgumentsPiece | CallEnded
 
 
-class _State(enum.Enum):
+class CallParser(Protocol):
+    """Reads the calls of one answer. What it holds back is bounded by the length of the answer."""
+
+    # Calls so far.
+    count: int
+
+    def push(self, text: str) -> list[AnswerEvent]:
+        """The next piece of the answer."""
+
+    def finish(self) -> list[AnswerEvent]:
+        """The answer has ended; a call that was cut is not ended."""
+
+
+@attrs.frozen
+class JsonCalls:
+    """A format whose calls have their arguments as a JSON object."""
+
+    # What begins a call, or several; and what ends one. Without a closing, `tail` ends it.
+    opening: str
+    closing: str
+    # Behind the opening: up to where the arguments' object begins. Its group is the name, in JSON
+    # if it is quoted.
+    head: re.Pattern[str]
+    # Behind the arguments: up to the end of the call.
+    tail: re.Pattern[str]
+    # Behind a call: another one follows without an opening, or the last one has ended.
+    separator: str = ""
+    terminator: str = ""
+    # An object that the answer begins with may be a call without its opening.
+    is_bare: bool = False
+
+
+class _CallState(enum.Enum):
+    START = "start"  # only white space so far
     TEXT = "text"  # outside of calls
     HEAD = "head"  # behind an opening, before the arguments
     ARGUMENTS = "arguments"  # inside of the arguments' object
-    TAIL = "tail"  # behind the arguments, before the closing
+    TAIL = "tail"  # behind the arguments, before the end of the call
+    AFTER = "after"  # behind a call, where a separator may stand
 
 
-# Up to where the arguments' object begins.
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
 _SPACE = " \t\r\n"
 
 
 @attrs.define(eq=False)
-class ToolCallParser:
-    """Of one answer. What it holds back is bounded by the length of the answer.
+class HeldCallParser:
+    """What parsers by states have in common: see `CallParser`."""
 
-    Calls beyond `calls_max`, which the model was not to make, are not said.
-    """
-
-    calls_max: int | None = None
-    # Calls so far.
     count: int = attrs.field(default=0, init=False)
-    _state: _State = attrs.field(default=_State.TEXT, init=False)
-    # What has come and is not said yet.
+    # What has come and is not said yet; what opened the call whose head is held.
     _held: str = attrs.field(default="", init=False)
+    _opened_by: str = attrs.field(default="", init=False)
+
+    def push(self, text: str) -> list[AnswerEvent]:
+        """See `CallParser`."""
+        self._held += text
+        events: list[AnswerEvent] = []
+        while self._advance(events):
+            pass
+        return events
+
+    def _advance(self, events: list[AnswerEvent]) -> bool:
+        """Go on by one state if what is held allows it."""
+        raise NotImplementedError
+
+
+@attrs.define(eq=False)
+class JsonCallParser(HeldCallParser):
+    """See `CallParser`."""
+
+    calls: JsonCalls
+    _state: _CallState = attrs.field(default=_CallState.TEXT, init=False)
     # Inside of the arguments: open brackets, and whether a string is open or a character escaped.
     _depth: int = attrs.field(default=0, init=False)
     _in_string: bool = attrs.field(default=False, init=False)
     _escaped: bool = attrs.field(default=False, init=False)
 
-    def push(self, text: str) -> list[ToolEvent]:
-        """The next piece of the answer."""
-        self._held += text
-        events: list[ToolEvent] = []
-        while self._advance(events):
-            pass
-        if self.calls_max is None or self.count <= self.calls_max:
-            return events
-        return [
-            event
-            for event in events
-            if isinstance(event, TextPiece) or event.index < self.calls_max
-        ]
+    def __attrs_post_init__(self) -> None:
+        if self.calls.is_bare:
+            self._state = _CallState.START
 
-    def finish(self) -> list[ToolEvent]:
-        """The answer has ended; a call that was cut is not ended."""
+    def finish(self) -> list[AnswerEvent]:
+        """See `CallParser`."""
         held, self._held = self._held, ""
         match self._state:
-            case _State.TEXT if held.strip(_SPACE) or not self.count:
+            case _CallState.HEAD:
+                return self._whole_call(held, closing="")
+            case _CallState.START | _CallState.TEXT if held.strip(_SPACE) or not self.count:
                 return [TextPiece(held)] if held else []
-            case _State.HEAD:
-                return [TextPiece(OPENING + held)]
             case _:
                 return []
 
-    def _advance(self, events: list[ToolEvent]) -> bool:
-        """Go on by one state if what is held allows it."""
+    def _advance(self, events: list[AnswerEvent]) -> bool:
         match self._state:
-            case _State.TEXT:
+            case _CallState.START:
+                return self._take_start()
+            case _CallState.TEXT:
                 return self._take_text(events)
-            case _State.HEAD:
+            case _CallState.HEAD:
                 return self._take_head(events)
-            case _State.ARGUMENTS:
+            case _CallState.ARGUMENTS:
                 return self._take_arguments(events)
-            case _State.TAIL:
-                _, closing, rest = self._held.partition(CLOSING)
-                if closing:
-                    self._held, self._state = rest, _State.TEXT
-                return bool(closing)
+            case _CallState.TAIL:
+                tail = self.calls.tail.match(self._held)
+                if tail is not None:
+                    self._held = self._held[tail.end() :]
+                    self._state = _CallState.AFTER if self.calls.separator else _CallState.TEXT
+                return tail is not None
+            case _CallState.AFTER:
+                return self._take_after()
 
-    def _take_text(self, events: list[ToolEvent]) -> bool:
-        before, opening, rest = self._held.partition(OPENING)
+    def _take_start(self) -> bool:
+        begin = self._held.lstrip(_SPACE)
+        if begin.startswith("{"):
+            self._open("", begin)
+        elif begin:
+            self._state = _CallState.TEXT
+        return bool(begin)
+
+    def _take_text(self, events: list[AnswerEvent]) -> bool:
+        before, opening, rest = self._held.partition(self.calls.opening)
         if opening:
-            self._held, self._state = rest, _State.HEAD
+            self._open(opening, rest)
             said = before.rstrip(_SPACE)
         else:
             # Of what may yet become white space before a call, or an opening, nothing is said.
-            said = _without_start_of(OPENING, self._held).rstrip(_SPACE)
+            said = without_start_of(self.calls.opening, self._held).rstrip(_SPACE)
             self._held = self._held[len(said) :]
         if said:
             events.append(TextPiece(said))
         return bool(opening)
 
-    def _take_head(self, events: list[ToolEvent]) -> bool:
-        head = _HEAD.match(self._held)
-        if head is not None and (name := _string(head[1])) is not None:
-            events.append(CallBegun(self.count, name))
-            self.count += 1
-            self._held, self._state = self._held[head.end() :], _State.ARGUMENTS
-            return True
-        body, closing, rest = self._held.partition(CLOSING)
-        if not closing:
+    def _open(self, opening: str, rest: str) -> None:
+        self._opened_by, self._held, self._state = opening, rest, _CallState.HEAD
+
+    def _take_after(self) -> bool:
+        rest = self._held.lstrip(_SPACE)
+        if not rest:
             return False
-        events += self._whole_call(body)
-        self._held, self._state = rest, _State.TEXT
+        if rest.startswith(self.calls.separator):
+            self._open(self.calls.separator, rest[len(self.calls.separator) :])
+        else:
+            self._held, self._state = rest.removeprefix(self.calls.terminator), _CallState.TEXT
         return True
 
-    def _whole_call(self, body: str) -> list[ToolEvent]:
-        """A call that is written otherwise, or text."""
-        try:
-            call = read_json(body)
-        except ValueError:
-            call = None
-        name = call.get("name") if isinstance(call, dict) else None
-        arguments = call.get("arguments", {}) if isinstance(call, dict) else None
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            return [TextPiece(OPENING + body + CLOSING)]
-        index, self.count = self.count, self.count + 1
-        text = json.dumps(arguments, ensure_ascii=False)
-        return [CallBegun(index, name), ArgumentsPiece(index, text), CallEnded(index)]
+    def _take_head(self, events: list[AnswerEvent]) -> bool:
+        head, closing = self.calls.head.match(self._held), self.calls.closing
+        is_near = closing or (head is not None and head.end() <= HEAD_CHARACTERS_MAX)
+        if head is not None and is_near and (name := _name_of(head[1])) is not None:
+            events.append(CallBegun(self.count, name))
+            self.count += 1
+            self._held, self._state = self._held[head.end() :], _CallState.ARGUMENTS
+            return True
+        if closing:
+            body, found, rest = self._held.partition(closing)
+            if found:
+                self._held, self._state = rest, _CallState.TEXT
+                events += self._whole_call(body, found)
+            return bool(found)
+        if len(self._held) <= HEAD_CHARACTERS_MAX:
+            return False
+        if self._opened_by:
+            events.append(TextPiece(self._opened_by))
+        self._state = _CallState.TEXT
+        return True
 
-    def _take_arguments(self, events: list[ToolEvent]) -> bool:
+    def _whole_call(self, body: str, closing: str) -> list[AnswerEvent]:
+        """A call that is written otherwise, or text."""
+        text: list[AnswerEvent] = [TextPiece(self._opened_by + body + closing)]
+        if self.calls.closing and not closing:
+            return text  # it was cut
+        try:
+            call = read_json(body.strip(f"{_SPACE}[]"))
+        except ValueError:
+            return text
+        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
+            return text
+        given = [call[each] for each in ("arguments", "parameters") if each in call]
+        arguments = given[0] if given else {}
+        if not isinstance(arguments, dict):
+            return text
+        index, self.count = self.count, self.count + 1
+        written = json.dumps(arguments, ensure_ascii=False)
+        return [CallBegun(index, name), ArgumentsPiece(index, written), CallEnded(index)]
+
+    def _take_arguments(self, events: list[AnswerEvent]) -> bool:
         index = self.count - 1
         end = self._find_end(self._held)
         said = self._held[:end]
@@ -240,7 +289,7 @@ class ToolCallParser:
         if end is None:
             return False
         events.append(CallEnded(index))
-        self._state = _State.TAIL
+        self._state = _CallState.TAIL
         return True
 
     def _find_end(self, text: str) -> int | None:
@@ -264,17 +313,21 @@ class ToolCallParser:
         return None
 
 
-def _without_start_of(tag: str, text: str) -> str:
+def without_start_of(tag: str, text: str) -> str:
     """The text without an end that the tag may begin with."""
+    if tag[0] not in text[1 - len(tag) :]:  # nearly always
+        return text
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return text[:-length]
     return text
 
 
-def _string(quoted: str) -> str | None:
+def _name_of(written: str) -> str | None:
+    if not written.startswith('"'):
+        return written
     try:
-        value = read_json(quoted)
+        value = read_json(written)
     except ValueError:
         return None
     return value if isinstance(value, str) else None

@@ -1,5 +1,6 @@
 """The blocking face: opens, answers, fails, closes; from one thread and from many."""
 
+import asyncio
 import contextlib
 import os
 import pathlib
@@ -13,13 +14,14 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from triolet.engine.errors import EngineError, InvalidParameter, ModelFolderError, PromptTooLong
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import AdmissionLimits, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.llm import LLM, LLMClosed
+from triolet.runtime.llm import LLM, Completion, LLMClosed
 from triolet.runtime.text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 from ..leaks import check_no_leaks, children_of
@@ -75,6 +77,79 @@ def test_a_list_of_ids_is_one_prompt_and_a_list_of_those_many(llm: LLM) -> None:
     assert llm.generate([], PARAMS) == []
     embeds = PromptEmbeds(bytes(3 * 4 * 4), (3, 4))
     assert llm.generate([embeds, embeds], PARAMS) == llm.generate(embeds, PARAMS) * 2
+
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+def test_conversations_are_answered_by_the_template(llm: LLM) -> None:
+    (rendered,) = llm.generate(ChatPrompt([*MESSAGES]), PARAMS)
+    answers = [*llm.chat(MESSAGES, PARAMS), *llm.chat([MESSAGES, MESSAGES], PARAMS)]
+    assert [each.token_ids for each in answers] == [rendered.token_ids] * 3
+    assert [each.prompt_token_ids for each in answers] == [rendered.prompt_token_ids] * 3
+
+
+def test_a_stream_gives_the_same_answer_in_pieces(llm: LLM) -> None:
+    (whole,) = llm.generate("the cat", PARAMS)
+    outputs = list(llm.stream("the cat", PARAMS))
+    assert "".join(output.text for output in outputs) == whole.text
+    assert [token for output in outputs for token in output.token_ids] == whole.token_ids
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+    with pytest.raises(PromptTooLong):
+        list(llm.stream("the cat " * 500, PARAMS))
+    many: Any = ["a", "b"]
+    with pytest.raises(InvalidParameter, match="stream is for a single prompt"):
+        list(llm.stream(many, PARAMS))
+
+
+def test_a_stream_that_is_left_is_aborted(null_folder: pathlib.Path) -> None:
+    with LLM(str(null_folder), executor="null", null_step_s=STEP_S) as slow:
+        for output in slow.stream("the cat", ENDLESS):
+            assert output.token_count < 400
+            break
+        assert slow._runtime is not None
+        while slow._runtime.admission.active_requests:
+            slow.generate("the dog", SamplingParams(max_tokens=1))
+
+
+def test_many_prompts_draw_a_bar(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["a", "b", "c"], PARAMS, progress=True)
+    assert "3/3" in capsys.readouterr().err
+    llm.generate(["a", "b", "c"], PARAMS)  # stderr is no terminal
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("prompts", [5, None, {"role": "user"}, MESSAGES], ids=str)
+def test_what_is_no_prompt_is_refused_with_what_to_do(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidParameter, match=r"prompts must be text.*messages are for LLM.chat"):
+        llm.generate(prompts, PARAMS)
+
+
+def test_in_a_trio_loop_it_says_what_to_do(llm: LLM) -> None:
+    async def ask() -> None:
+        llm.generate("the cat", PARAMS)
+
+    with pytest.raises(RuntimeError, match=r"use triolet.open_runtime, or await trio.to_thread"):
+        trio.run(ask)
+
+
+def test_in_an_asyncio_loop_it_warns_and_answers(llm: LLM) -> None:
+    async def ask() -> list[Completion]:
+        return llm.generate("the cat", PARAMS)
+
+    with pytest.warns(RuntimeWarning, match=r"await asyncio.to_thread\(llm.generate") as warned:
+        answers = asyncio.run(ask())
+    assert warned[0].filename == __file__
+    assert answers == llm.generate("the cat", PARAMS)  # a prompt of less than a block
+
+
+def test_its_text_and_those_of_answers_show_what_is_of_use(llm: LLM) -> None:
+    assert repr(llm).startswith("<LLM of null")
+    assert {name for name in dir(llm) if name[0] != "_"} == {"chat", "close", "generate", "stream"}
+    (answer,) = llm.generate("the cat", attrs.evolve(PARAMS, logprobs=1))
+    text = f"GenerationChoice(index=0, text={answer.text!r}, finish_reason='length')"
+    assert repr(answer.choices[0]) == text
+    assert repr(answer.logprobs) == "<Logprobs of 4 tokens>"
 
 
 def test_errors_come_bare_and_it_goes_on(llm: LLM) -> None:

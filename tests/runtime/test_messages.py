@@ -1,6 +1,7 @@
 """Every message between root and frontends survives the codec with its types."""
 
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.runtime import messages
 from triolet.runtime.messages import ControlCall, EngineState
 from triolet.transports.codec import Codec
@@ -28,20 +29,37 @@ def test_both_families_cross_whole() -> None:
     to_frontend: list[object] = [
         MEMBERSHIP,
         messages.PassConnection(7),
+        messages.PassConnection(8, 2047, is_taken_over=True),
         Drain(),
+        messages.HandOver(),
         TreeRequest(1),
         FOREIGN_CALL,
         FOREIGN_REPLY,
         messages.RootReply(4, "{}"),
-        messages.FrontendStates({0: 3}, {1: "it died too often"}),
+        messages.FrontendStates({0: 3}, {1: "it died too often"}, 3, [1]),
+        messages.HostHome(1, 9, ["journal"]),
+        messages.RootReply(5, "", "no such place", "place_not_found"),
+        messages.ServerNews(["{}"], is_whole=True),
+        Watch(3),
     ]
     to_root: list[object] = [
         messages.FrontendLoad(3, 2, 9),
+        messages.FrontendLoad(3, 2, 9, ended=[0, 2047]),
+        messages.HomeHosted(1, 9, "in", "out"),
         TreeReply(1, "{}"),
         FOREIGN_CALL,
         FOREIGN_REPLY,
-        messages.RootCall(4, ControlCall.TREE),
-        messages.RootCall(5, ControlCall.RESTART, messages.Place(messages.Role.ENGINE, 1)),
+        messages.RootCall(4, messages.ControlQuestion(ControlCall.TREE)),
+        messages.RootCall(
+            5,
+            messages.ControlQuestion(
+                ControlCall.SIGNAL,
+                messages.Place(messages.Role.ENGINE, 1),
+                messages.SignalOrder("engine 1 worker 0", messages.Signal.STOP, 7),
+            ),
+        ),
+        messages.WatchServer(3),
+        Watched("{}"),
     ]
     for family, examples in (
         (messages.ROOT_TO_FRONTEND, to_frontend),

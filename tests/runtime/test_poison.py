@@ -13,6 +13,7 @@ import trio
 
 from triolet.engine.messages import FrontendAddress
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.chaos.fault_plan import POISON_SEED
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.errors import RequestQuarantined
 from triolet.runtime.events import ChildGone, RequestRefused
@@ -31,7 +32,6 @@ from triolet.transports.links.channel import Peer
 
 from ..leaks import check_no_leaks
 from .acting import DEADLINE_S, HASTY, Diary
-from .children.poisoned_worker import POISON
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +40,12 @@ INNOCENT = [(1, 100 + number) for number in range(63)]
 TOKENS = 60
 # From outside, under load.
 KILLS = int(os.environ.get("TRIOLET_POISON_KILLS", "3"))
-POISONED_WORKER = "triolet.tests.runtime.children.poisoned_worker"
+POISONED_WORKER = "triolet.fuzz.chaos.poisoned_worker"
 
 
 @attrs.define(eq=False)
 class Bed:
-    """A runtime whose engine's worker aborts at a certain token."""
+    """A runtime whose engine's worker aborts at the first token of a poison."""
 
     runtime: Runtime
     fleet: EngineFleet
@@ -55,10 +55,10 @@ class Bed:
         """As an operator or a host short of memory might."""
         self.fleet.processes.ready[0].process.send_signal(signal.SIGKILL)
 
-    async def send(self, *prompt: int, tokens: int = 8) -> list[int]:
+    async def send(self, *prompt: int, tokens: int = 8, seed: int = 7) -> list[int]:
         """All tokens of a request; sent when the engine is there."""
         await wait_engines(self.runtime.client, 1, DEADLINE_S)
-        params = SamplingParams(max_tokens=tokens, seed=7, ignore_eos=True)
+        params = SamplingParams(max_tokens=tokens, seed=seed, ignore_eos=True)
         async with self.runtime.generate(list(prompt), params) as stream:
             return (await stream.collect()).token_ids
 
@@ -118,7 +118,7 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
 
         async def send_poison() -> None:
             with pytest.raises(RequestQuarantined):
-                await bed.send(5, POISON)
+                await bed.send(5, 13, seed=POISON_SEED)
 
         assert await send_innocents(bed, send_poison) == undisturbed
         deaths = bed.diary.of(ChildGone)
@@ -126,7 +126,7 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
         assert all("SIGABRT" in death.cause for death in deaths)
 
         with pytest.raises(RequestQuarantined) as caught:
-            await bed.send(5, POISON)
+            await bed.send(5, 13, seed=POISON_SEED)
         assert not caught.value.retryable
         (refused,) = bed.diary.of(RequestRefused)
         assert bed.runtime.health().refused == [refused.content]

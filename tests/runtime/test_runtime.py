@@ -44,6 +44,8 @@ def test_words_go_to_the_engine_or_to_the_runtime() -> None:
 def test_words_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match="no_such"):
         make_settings("m", no_such=1)
+    with pytest.raises(TypeError, match=r"option max_model_length; did you mean max_model_len"):
+        make_settings("m", max_model_length=1)
     with pytest.raises(TypeError, match="alone"):
         make_settings("m", settings=RuntimeSettings(engine=EngineSettings(model="m")))
     with pytest.raises(InvalidParameter, match="workers"):
@@ -53,6 +55,30 @@ def test_words_that_do_not_fit_are_refused() -> None:
 
 
 # ---- opening
+
+
+def test_outside_of_trio_it_says_what_to_use_instead() -> None:
+    async def open_it() -> None:
+        async with open_runtime():
+            pass
+
+    with pytest.raises(RuntimeError, match=r"needs trio.*In asyncio or a notebook use triolet.LLM"):
+        open_it().send(None)
+
+
+async def test_a_runtime_shows_what_a_program_has_use_for(null_folder: pathlib.Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_runtime(str(null_folder), executor="null", in_process=True) as runtime:
+            assert repr(runtime) == f"<Runtime of {null_folder.name}: 1 of 1 engines ready>"
+            assert all(hasattr(runtime, name) for name in dir(runtime))
+            assert "generate" in dir(runtime)
+            assert "admission" not in dir(runtime)
+            with pytest.raises(TypeError, match="generate opens a block: `async with"):
+                await runtime.generate("hi")
+            with pytest.raises(TypeError, match="generate opens a block: `async with"):
+                async for _ in runtime.generate("hi"):
+                    pass
+    assert repr(runtime) == f"<Runtime of {null_folder.name}: closed>"
 
 
 async def test_a_folder_that_is_not_there_is_told_before_anything_is_spawned() -> None:

@@ -41,6 +41,7 @@ from triolet.engine.messages import (
 )
 from triolet.nurseries.processes.child import ChildFds, run_child
 from triolet.nurseries.processes.progress_page import SLOT_BYTES
+from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import ChildHandshake, perform_child_handshake
@@ -115,6 +116,8 @@ async def serve(control: ControlChannel, init: EngineInit) -> None:
                 heard["memberships"] += f"{number} "
             case Drain():
                 heard["drains"] += 1
+            case Watch(number=number):
+                await control.send(Watched(f'{{"engine heard":{number}}}'))
             case TreeRequest(call_id=call_id):
                 tree = ProcessTree(f"engine {init.rank}", os.getpid(), facts=heard)
                 await control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))

@@ -4,9 +4,13 @@ The settings are JSON {rank: [act of each life]}; the last act goes on. Lives ar
 epoch as in `acting_engine`, so where they matter there is one frontend and epochs begin with 1.
 Each life notes its epoch in its journal, and says what it found there.
 
-"ready"    READY; answers each connection with "RANK EPOCH" and closes it
+"ready"    READY; answers each connection with "RANK EPOCH" and closes it; if it has a slot, with
+           "RANK EPOCH ID SLOT", and "again" if it was another's before
+"slow"     READY, and begins at SIGUSR1 what "keep" does
 "keep"     as "ready", but closes connections when a drain begins only
+"plain"    as "keep", but could not map its connection slots
 "asks"     as "ready", but first asks the other of two frontends for a response
+"watches"  as "ready", and has a viewer from the beginning
 "deaf"     READY, and takes no message ever after
 "stunned"  as "deaf", but first reports that it could serve
 "late"     says how far it is, then as "ready" at SIGUSR1
@@ -14,10 +18,12 @@ Each life notes its epoch in its journal, and says what it found there.
 "refuse"   says that it can never start
 """
 
+import contextlib
 import json
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -39,7 +45,12 @@ from triolet.runtime.messages import (
     FrontendLoad,
     FrontendReady,
     FrontendStates,
+    HandOver,
+    HomeHosted,
+    HostHome,
     PassConnection,
+    ServerNews,
+    WatchServer,
 )
 from triolet.runtime.processes.membership import reply_to
 from triolet.transports.control.channel import ControlChannel
@@ -53,7 +64,8 @@ async def main(fds: ChildFds) -> None:
     control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
     handshake = await perform_child_handshake(control, "frontend")
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
-    journal = notes_in(handshake.fds[1:-1], init.epoch)
+    named = dict(zip(init.descriptors, handshake.fds, strict=True))
+    journal = notes_in(named.get("journal"), init.epoch)
     acts = json.loads(init.settings)[str(init.rank)]
     act = acts[min(init.epoch, len(acts)) - 1]
     if act == "raise":
@@ -64,8 +76,15 @@ async def main(fds: ChildFds) -> None:
         with trio.open_signal_receiver(signal.SIGUSR1) as signals:
             await handshake.progress("load", 0.5)
             await anext(signals)
-    ready = FrontendReady(input_endpoint=f"in-{init.epoch}", output_endpoint=f"out-{init.epoch}")
-    await handshake.ready(msgspec.msgpack.encode(ready))
+    ready = FrontendReady(
+        input_endpoint=f"in-{init.epoch}",
+        output_endpoint=f"out-{init.epoch}",
+        has_slots="connections" in named and act != "plain",
+    )
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        await handshake.ready(msgspec.msgpack.encode(ready))
+        if act == "slow":
+            await anext(signals)
     if act == "deaf":
         await trio.sleep_forever()
     frontend = ActingFrontend(control, init, act, journal)
@@ -75,12 +94,12 @@ async def main(fds: ChildFds) -> None:
     await frontend.run()
 
 
-def notes_in(journal: list[int], epoch: int) -> str:
+def notes_in(journal: int | None, epoch: int) -> str:
     """What earlier lives noted in the journal; then also this one."""
-    if not journal:
+    if journal is None:
         return "no journal"
-    notes = os.pread(journal[0], 100, NOTES_AT).rstrip(b"\0")
-    os.pwrite(journal[0], f"{epoch} ".encode(), NOTES_AT + len(notes))
+    notes = os.pread(journal, 100, NOTES_AT).rstrip(b"\0")
+    os.pwrite(journal, f"{epoch} ".encode(), NOTES_AT + len(notes))
     return f"noted: {notes.decode()}"
 
 
@@ -91,52 +110,84 @@ class ActingFrontend:
     act: str
     journal: str
     received: int = 0
-    kept: list[socket.socket] = attrs.field(factory=list)
+    # {its slot, or less than none: a connection that stays open}
+    kept: dict[int, socket.socket] = attrs.field(factory=dict)
     heard: dict[str, Any] = attrs.field(
-        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "up": "", "failed": ""}
+        factory=lambda: {
+            "memberships": "",
+            "drains": 0,
+            "replies": "",
+            "up": "",
+            "failed": "",
+            "guests": "",
+            "lost": "",
+        }
     )
 
     async def run(self) -> None:
         await self.report()
+        if self.act == "watches":
+            await self.control.send(WatchServer(1))
         while True:
             message, fds = await self.control.receive()
             match message:
                 case PassConnection():
-                    await self.take(socket.socket(fileno=fds[0]))
+                    await self.take(socket.socket(fileno=fds[0]), message)
                 case EngineMembership(number=number):
                     self.heard["memberships"] += f"{number} "
+                case HostHome(home=home, term=term):
+                    notes = notes_in(fds[0], self.init.epoch)
+                    self.heard["guests"] += f"{home} {notes};"
+                    if self.act == "dies as host":
+                        os.kill(os.getpid(), signal.SIGABRT)
+                    hosted = HomeHosted(home, term, f"in-{term}", f"out-{term}")
+                    await self.control.send(hosted)
                 case FrontendStates(ready=ready, failed=failed):
+                    self.heard["lost"] = " ".join(map(str, message.lost))
                     self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
                     self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
-                case Drain():
+                case Drain() | HandOver():
                     self.heard["drains"] += 1
-                    while self.kept:
-                        self.kept.pop().close()
-                    await self.report()
-                case ForeignCall(response_id=response_id):
-                    text = f"{response_id} of {self.init.rank}"
+                    await self.end(dict(self.kept))
+                case ForeignCall(response_id=response_id, frontend=home):
+                    text = f"{response_id} of {home}"
                     await self.control.send(reply_to(message, ForeignOutcome.FOUND, text))
                 case ForeignReply(outcome=outcome, text=text, call_id=call_id):
                     self.heard["replies"] += f"{call_id} {outcome} {text};"
+                case ServerNews(texts=texts, is_whole=is_whole):
+                    self.heard["snapshots"] = self.heard.get("snapshots", 0) + is_whole
+                    self.heard["news"] = self.heard.get("news", 0) + len(texts)
                 case TreeRequest(call_id=call_id):
                     facts = {
                         **self.heard,
+                        "home": self.init.home,
                         "draining": int(self.init.draining),
                         "journal": self.journal,
                     }
                     tree = ProcessTree(f"frontend {self.init.rank}", os.getpid(), facts=facts)
                     await self.control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
 
-    async def take(self, connection: socket.socket) -> None:
+    async def take(self, connection: socket.socket, passed: PassConnection) -> None:
         self.received += 1
-        connection.send(f"{self.init.rank} {self.init.epoch}".encode())
+        words = [self.init.rank, self.init.epoch]
+        if passed.slot >= 0:
+            words += [passed.connection_id, passed.slot]
+        connection.send(" ".join(map(str, words)).encode() + b" again" * passed.is_taken_over)
         if self.act == "asks":
             await self.ask()
-        if self.act == "keep":
-            self.kept.append(connection)
+        self.kept[passed.slot if passed.slot >= 0 else -self.received] = connection
+        if self.act in ("keep", "slow", "plain"):
+            await self.report()
         else:
+            await self.end(dict(self.kept))
+
+    async def end(self, connections: dict[int, socket.socket]) -> None:
+        for key, connection in connections.items():
+            with contextlib.suppress(OSError):  # its client may have left
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-        await self.report()
+            del self.kept[key]
+        await self.report([key for key in connections if key >= 0])
 
     async def ask(self) -> None:
         call = ForeignCall(
@@ -150,8 +201,9 @@ class ActingFrontend:
         )
         await self.control.send(call)
 
-    async def report(self) -> None:
-        await self.control.send(FrontendLoad(len(self.kept), 0, self.received, engines_ready=1))
+    async def report(self, ended: Sequence[int] = ()) -> None:
+        load = FrontendLoad(len(self.kept), 0, self.received, engines_ready=1, ended=list(ended))
+        await self.control.send(load)
 
 
 if __name__ == "__main__":

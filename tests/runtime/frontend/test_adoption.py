@@ -1,6 +1,7 @@
 """A frontend goes on with the streams of the life before it, as its journal has them."""
 
 import pathlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -72,13 +73,15 @@ async def begun(bed: Bed, kinds: dict[str, SamplingParams], **options: Any) -> A
 
 
 @asynccontextmanager
-async def adopted(bed: Bed, term: int = 2) -> AsyncIterator[tuple[Runtime, dict[str, Any]]]:
+async def adopted(
+    bed: Bed, term: int = 2, died_ns: int = 0
+) -> AsyncIterator[tuple[Runtime, dict[str, Any]]]:
     """The next life, with what it adopts by name."""
     bed.cut_off(bed.frontend)
     memory = bed.client.journal.writer.memory
     async with bed.open_successor(term) as successor:
         journal = successor.client.journal = open_noted(memory, term)
-        streams = adopt_streams(successor, journal)
+        streams = adopt_streams(successor, journal, died_ns)
         successor.client.ledger.check_invariants()
         successor.client.handle_rebuilt()
         yield successor, {stream.admission.name: stream for stream in streams}
@@ -109,8 +112,23 @@ async def test_every_kind_of_stream_goes_on_as_if_nothing_had_happened(
             for name in KINDS:
                 assert seen(await read(streams[name])) == wanted[name], name
             assert len(successor.client.ledger) == 0
+            counted = sum(answer[-1].output_tokens for answer in wanted.values())
+            assert successor.statistics().frontend.output_tokens_total == counted
             assert successor.admission.active_requests == successor.admission.queued_tokens == 0
             await bed.wait_quiet()
+
+
+async def test_streams_are_silent_since_the_life_before_ended(null_folder: pathlib.Path) -> None:
+    async with open_journaled(null_folder) as bed:
+        died_ns = time.monotonic_ns() - 3_000_000_000
+        async with (
+            begun(bed, {"plain": KINDS["plain"]}),
+            adopted(bed, died_ns=died_ns) as (successor, streams),
+        ):
+            await read(streams["plain"])
+            gaps = successor.client.ledger.latencies.gaps_of_frontends
+            assert sum(gaps.counts) == 1
+            assert gaps.sum >= 3.0
 
 
 async def test_streams_of_an_engine_that_died_meanwhile_go_on_at_another(
@@ -142,7 +160,10 @@ async def test_what_ended_is_read_again_and_what_cannot_be_resumed_ends(
         ):
             assert list(streams) == ["one"]
             assert streams["one"].said == b"its end"
+            assert not streams["one"]._flows, "made when it is read"
             assert seen(await read(streams["one"]))[:2] == seen(whole)[:2]
+            counts = successor.statistics().frontend
+            assert counts.prompt_tokens_total == counts.output_tokens_total == 0, "counted before"
             assert len(successor.client.ledger) == 0
             await bed.wait_quiet()
 
@@ -210,3 +231,15 @@ async def test_a_stream_whose_end_ends_lives_as_well_is_forgotten(
             successor.client.handle_rebuilt()
             await bed.wait_quiet()
         assert open_noted(memory, 10).streams() == []
+
+
+async def test_what_an_earlier_boot_of_the_machine_has_admitted_is_as_old_as_its_adoption(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_journaled(null_folder) as bed:
+        bed.client.clock_ns = lambda: 2**62
+        async with begun(bed, {"plain": KINDS["plain"]}), adopted(bed) as (successor, streams):
+            (entry,) = successor.client.ledger._entries.values()
+            assert entry.request.admitted_ns <= time.monotonic_ns()
+            assert streams["plain"].admitted_at <= trio.current_time()
+            await read(streams["plain"])

@@ -1,5 +1,6 @@
 """The client of all engines: submits, aborts, credits, deaths, and links that lose frames."""
 
+import math
 import pathlib
 from contextlib import AsyncExitStack
 from typing import Any
@@ -8,6 +9,7 @@ import attrs
 import pytest
 import trio
 
+from triolet.engine.batch_table import content_hash
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import (
     AbortRequests,
@@ -16,7 +18,9 @@ from triolet.engine.messages import (
     FinishReason,
     RequestEvent,
     RequestEventKind,
+    RequestKey,
     RequestOutput,
+    ResyncReply,
     StatisticsReport,
     StepOutputs,
     Utility,
@@ -24,10 +28,18 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
-from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
+from triolet.runtime.errors import (
+    NoEngine,
+    ProcessingFailed,
+    RequestIdInUse,
+    RequestQuarantined,
+    ServerDraining,
+    UtilityFailed,
+)
 from triolet.runtime.frontend.client_tasks import SLICE_OUTPUTS
 from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.messages import EngineMembership
+from triolet.runtime.processes.quarantine import Suspect
 from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link import Side
@@ -125,10 +137,10 @@ async def test_a_stream_goes_on_where_its_engine_died(null_folder: pathlib.Path)
         async with opened as stream:
             await anext(stream)
             bed.lose_engine(holder(bed).rank)
-            told = [event for output in [o async for o in stream] for event in output.events]
+            seen_events = [event for output in [o async for o in stream] for event in output.events]
         assert stream.token_ids == wanted
-        assert told[0] == RequestEvent(RequestEventKind.MIGRATED, exact=True)
-        assert told[1].kind is RequestEventKind.SCHEDULED, "it did not wait"
+        assert seen_events[0] == RequestEvent(RequestEventKind.MIGRATED, exact=True)
+        assert seen_events[1].kind is RequestEventKind.SCHEDULED, "it did not wait"
         counts = bed.frontend.statistics().frontend
         assert (counts.requests_migrated_total, counts.requests_waiting) == (1, 0)
         assert counts.requests_failed_total == 0
@@ -148,9 +160,9 @@ async def test_without_another_engine_it_waits_and_goes_on_with_the_next(
             await trio.testing.wait_all_tasks_blocked()
             assert bed.frontend.statistics().frontend.requests_waiting == 1
             change_ready(bed, 1 - first, numerics_id=numerics_id)
-            told = [event.kind for output in [o async for o in stream] for event in output.events]
+            kinds = [event.kind for output in [o async for o in stream] for event in output.events]
         assert stream.token_ids == wanted
-        assert told[:2] == [RequestEventKind.QUEUED, RequestEventKind.MIGRATED]
+        assert kinds[:2] == [RequestEventKind.QUEUED, RequestEventKind.MIGRATED]
         assert bed.frontend.statistics().frontend.requests_waiting == 0
 
 
@@ -181,8 +193,8 @@ async def test_a_request_that_comes_while_no_engine_is_there_waits_for_one(
             await trio.testing.wait_all_tasks_blocked()
             assert bed.frontend.statistics().frontend.requests_waiting == 1
             bed.client.handle_event(PeerUp(peer, 2))
-            told = [event.kind for output in [o async for o in stream] for event in output.events]
-        assert told[:2] == [RequestEventKind.QUEUED, RequestEventKind.SCHEDULED]
+            kinds = [event.kind for output in [o async for o in stream] for event in output.events]
+        assert kinds[:2] == [RequestEventKind.QUEUED, RequestEventKind.SCHEDULED]
         assert stream.token_ids == wanted
         counts = bed.frontend.statistics().frontend
         assert (counts.requests_waiting, counts.requests_migrated_total) == (0, 0)
@@ -229,11 +241,45 @@ async def test_only_who_allows_it_goes_on_with_other_numerics(
                 with pytest.raises(EngineDied, match="no engine that could go on with it exactly"):
                     await stream.collect()
                 return
-            told = [event for output in [o async for o in stream] for event in output.events]
-        assert told == [RequestEvent(RequestEventKind.MIGRATED, exact=False)]
+            seen_events = [event for output in [o async for o in stream] for event in output.events]
+        assert seen_events == [RequestEvent(RequestEventKind.MIGRATED, exact=False)]
         assert len(stream.token_ids) == 300
         assert (trio.current_time() - began < 15) == given_up, "its own engine may have come back"
         assert bed.frontend.statistics().frontend.requests_migrated_inexactly_total == 1
+
+
+@pytest.mark.parametrize("verdict", ["innocent", "suspected", "refused"])
+async def test_what_its_engine_does_not_know_goes_on_as_it_is_judged_by_now(
+    null_folder: pathlib.Path, verdict: str
+) -> None:
+    """An engine has died of the same prompt since it was sent, and that had got lost on its way."""
+    async with open_bed(null_folder) as bed:
+        wanted = await _tokens(bed)
+        opened = bed.frontend.generate("hello world", PARAMS, credit=4, events=True)
+        async with opened as stream:
+            await anext(stream)
+            entry, core = bed.client.ledger.get(stream.request_id), bed.servers[0].core
+            content = content_hash(entry.request)
+            suspects = {content: Suspect(1000)} if verdict == "suspected" else {}
+            refused = {content: math.inf} if verdict == "refused" else {}
+            bed.client.apply_membership(bed.directory.handle_quarantine(suspects, refused))
+            key = RequestKey(stream.request_id, entry.attempt)
+            bed.hub.send(entry.peer, AbortRequests([key]))
+            await bed.wait_quiet()
+            bed.client.handle_event(Received(entry.peer, ResyncReply([key])))
+            if verdict == "refused":
+                with trio.fail_after(20), pytest.raises(RequestQuarantined):
+                    await stream.collect()
+                assert len(bed.client.ledger) == 0
+                await bed.wait_quiet()
+                return
+            while not core.unfinished_count():
+                await trio.lowlevel.checkpoint()
+            assert bool(core.suspects) == (verdict == "suspected")
+            stream.grant(8)
+            kinds = [event.kind for output in [o async for o in stream] for event in output.events]
+        assert RequestEventKind.MIGRATED not in kinds
+        assert stream.token_ids == wanted
 
 
 async def test_a_draining_engine_ends_no_stream(null_folder: pathlib.Path) -> None:
@@ -313,7 +359,7 @@ class Unused:
         raise AssertionError("it was sent")
 
     def fail(self, error: Exception) -> None:
-        raise AssertionError("its caller was told already")
+        raise AssertionError("its caller has the answer already")
 
 
 async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
@@ -338,7 +384,7 @@ async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Pat
             raise ZeroDivisionError("a bug")
 
         def put(self, output: RequestOutput) -> None:
-            raise AssertionError("its first token fails")
+            assert output.first_index == 0, "only that one has more to say"
 
         def fail(self, error: Exception) -> None:
             self.error = error
@@ -421,7 +467,7 @@ async def test_counts_of_an_engine_that_was_forgotten_are_no_news(bed: Bed) -> N
 
 async def test_a_draining_client_takes_nothing_new(bed: Bed) -> None:
     bed.frontend.drain()
-    with pytest.raises(NoEngine, match="draining"):
+    with pytest.raises(ServerDraining, match="draining"):
         await _tokens(bed)
     assert not bed.frontend.health().ready
     assert all(is_quiet(server) for server in bed.servers.values())

@@ -71,6 +71,13 @@ def entry_of(ledger: Ledger) -> LedgerEntry:
     return entry
 
 
+def send_again(ledger: Ledger, name: str = "r", attempt: int = 1) -> AddRequest:
+    """The engine does not know it, and gets it again."""
+    reply = ResyncReply([RequestKey(name, attempt)])
+    (entry,) = ledger.handle_resync_reply(ENGINE, reply, 1.0)
+    return ledger.handle_replay(entry, ENGINE, 1.0)
+
+
 def deliver(ledger: Ledger, peer: Peer, step: StepOutputs, now: float = 1.0) -> list[int]:
     accepted = ledger.handle_outputs(peer, step, now)
     ledger.check_invariants()
@@ -109,7 +116,7 @@ def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
     )
     assert ledger.in_flight(ENGINE, up_to=earlier[0]) == 1
     assert deliver(ledger, ENGINE, outputs(2, [7], attempt=earlier[0])) == [7]
-    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("s", earlier[1])]), 1.0)
+    again = send_again(ledger, "s", earlier[1])
     assert (again.attempt, again.output_token_ids) == (3 * ATTEMPTS_OF_A_TERM + 1, [5, 6])
     assert again.replayed
     ledger.check_invariants()
@@ -184,7 +191,7 @@ def test_rows_are_for_the_attempt_that_lives() -> None:
         ("r", [7]),
         ("s", [8]),
     ]
-    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
+    send_again(ledger)
     ledger.handle_abort("s", 2.0)
     assert deliver(ledger, ENGINE, row(1, 9, attempt=1)) == []
     assert deliver(ledger, ENGINE, row(1, 9, attempt=other.attempt)) == []
@@ -228,19 +235,21 @@ def test_unknown_ones_are_sent_again_as_replays_under_a_new_attempt() -> None:
     ledger = make(credit=10)
     deliver(ledger, ENGINE, outputs(0, [7, 8]))
     reply = ResyncReply([RequestKey("r", 1), RequestKey("gone", 1)])
-    (again,) = ledger.handle_resync_reply(ENGINE, reply, 1.0)
+    (entry,) = ledger.handle_resync_reply(ENGINE, reply, 1.0)
+    ledger.check_invariants()
+    again = ledger.handle_replay(entry, ENGINE, 1.0)
     assert (again.attempt, again.output_token_ids, again.credit) == (2, [7, 8], 10)
     # A doubled reply, one of another engine and outputs of the old attempt change nothing.
     assert ledger.handle_resync_reply(ENGINE, reply, 1.0) == []
     assert ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", 2)]), 1.0) == []
     assert deliver(ledger, ENGINE, outputs(2, [9], attempt=1)) == []
     assert deliver(ledger, ENGINE, outputs(2, [9], attempt=2)) == [9]
-    assert ledger.sent_again == 1
+    assert (ledger.sent_again, ledger.migrated) == (1, 0)
 
 
 def test_a_message_that_was_returned_does_not_change_with_the_ledger() -> None:
     ledger = make()
-    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
+    again = send_again(ledger)
     deliver(ledger, ENGINE, outputs(0, [7], attempt=2))
     assert again.output_token_ids == []
 
@@ -280,7 +289,7 @@ def test_one_that_is_given_up_failed() -> None:
 
 def test_an_abort_names_the_attempt_and_comes_once() -> None:
     ledger = make()
-    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
+    send_again(ledger)
     abort = Send(ENGINE, AbortRequests([RequestKey("r", 2)]))
     assert ledger.handle_abort("r", 1.0) == abort
     assert ledger.handle_abort("r", 1.0) is None

@@ -80,6 +80,10 @@ class Flow:
         self.consumed.append(token_count)
         return self.reports_at
 
+    @property
+    def client_credit(self) -> int | None:
+        return sum(self.granted)
+
     def handle_granted(self, tokens: int) -> None:
         self.granted.append(tokens)
 

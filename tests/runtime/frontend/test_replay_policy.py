@@ -203,11 +203,10 @@ def test_attempts_are_bounded_until_the_next_token() -> None:
 
 def test_an_engine_that_forgets_it_again_and_again_is_an_attempt_each_time() -> None:
     ledger = make(attempts=3)
-    add = ledger.handle_replay(entry_of(ledger), OTHER, 101.0, ready=READY)
-    reply = ResyncReply([RequestKey("r", add.attempt)])
-    (add,) = ledger.handle_resync_reply(OTHER, reply, 102.0)
-    ledger.check_invariants()
-    assert ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", add.attempt)]), 3.0) == []
+    for now in (101.0, 102.0):
+        assert isinstance(decide(ledger, {OTHER: READY}, now)[0], PlaceOn)
+        add = ledger.handle_replay(entry_of(ledger), OTHER, now, ready=READY)
+        ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", add.attempt)]), now)
     assert "was sent 3 times" in str(end_of(ledger, 103.0, {OTHER: READY}))
 
 
@@ -292,11 +291,8 @@ class ReplayMachine(RuleBasedStateMachine):
             return
         name = entry.request.request_id
         reply = ResyncReply([RequestKey(name, entry.attempt)])
-        if self.ledger.handle_resync_reply(entry.peer, reply, self.now):
-            self.attempts[name] += 1
-        else:
-            assert self.attempts[name] == 3
-            self.lost_at[name] = self.now
+        assert self.ledger.handle_resync_reply(entry.peer, reply, self.now) == [entry]
+        self.lost_at[name] = self.now
 
     @rule(which=st.integers(0, 7))
     def drain(self, which: int) -> None:

@@ -13,10 +13,10 @@ from triolet.engine.messages import AddRequest, FinishReason, RequestOutput, Ste
 from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.fuzz.doubles.journal_notes import LOGPROBS
 from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
-from triolet.runtime.journal.journal import AdmissionNote, Journal, open_journal
+from triolet.runtime.journal.journal import PASSING_MAX, AdmissionNote, Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.reader import read_journal
-from triolet.runtime.journal.records import Deletion, NamedValue
+from triolet.runtime.journal.records import FILL_AT, Deletion, NamedValue, Snapshot
 from triolet.runtime.journal.streams import JournalChoice
 from triolet.runtime.journal.writer import JournalLimits, JournalWriter
 
@@ -85,6 +85,7 @@ def test_what_a_frontend_says_is_what_its_successor_finds() -> None:
     assert one.engine_end is not None
     assert other.end is not None
     assert (one.client_credit, other.end.finish_reason) == (9, FinishReason.ABORT)
+    assert journal.streams() == []
     journal.forget("s1")
     assert open_noted(memory, term=3).streams() == []
 
@@ -114,6 +115,122 @@ def test_one_that_cannot_be_resumed_is_written_when_it_has_ended() -> None:
     assert (stream.said, stream.choices[0].token_ids) == (b"completed", [5])
     journal.forget("s1")
     assert open_noted(memory, term=3).streams() == []
+
+
+def test_what_engines_say_is_written_while_a_choice_goes_on_and_no_longer() -> None:
+    """One whose choices are over may be kept for long: its answer is there, whole."""
+    memory, journal = fresh()
+    first, second = admit(journal, "s1", choices=2)
+    for number, sink in enumerate((first, second)):
+        journal.place(placement(f"s1#{number}", number + 1))
+        sink.token_ids.append(5)
+    last = [output(f"s1#{n}", n + 1, 0, [5], FinishReason.STOP) for n in range(2)]
+    journal.append_message(ENGINE, frame(StepOutputs(1, last[:1])), last[:1])
+    after_one = journal.writer.number
+    journal.append_message(ENGINE, frame(rows((9, 0, 5))))
+    assert journal.writer.number == after_one + 1, "the other one goes on"
+    journal.append_message(ENGINE, frame(StepOutputs(1, last[1:])), last[1:])
+    for _ in range(2):
+        written = journal.writer.number
+        journal.append_message(ENGINE, frame(rows((9, 1, 5))))
+        assert journal.writer.number == written
+        (stream,) = journal.streams()
+        assert [(each.token_ids, each.is_over) for each in stream.choices] == [([5], True)] * 2
+        journal = open_noted(memory, term=journal.writer.term + 1)
+    admit(journal, "s2")
+    journal.append_message(ENGINE, frame(rows((9, 1, 5))))
+    assert journal.writer.number == written + 2
+
+
+def test_what_may_lack_something_does_until_it_is_over() -> None:
+    memory, journal = fresh()
+    for name in ("s1", "s2", "s3"):
+        admit(journal, name)
+    journal.end("s3", b"")
+    memory.data += b"?"  # the end of it was lost
+    memory.publish(FILL_AT, len(memory.data))
+    for term, lacking in ((2, ["s1", "s2"]), (3, ["s1", "s2"]), (4, ["s2"]), (5, [])):
+        journal = open_noted(memory, term=term)
+        assert journal.is_whole is (term > 2)
+        names = [name for name in ("s1", "s2", "s3", "s4") if journal.may_lack(name)]
+        assert names == lacking
+        admit(journal, f"s{term + 2}")
+        if term > 2:
+            journal.end_choice(f"s{term - 2}#0", FinishReason.ABORT)
+    assert journal.values() == {}
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ended here", "by its stream"])
+def test_nor_when_it_was_ended_here(ends: bool) -> None:
+    _, journal = fresh()
+    admit(journal, "s1")
+    if ends:
+        journal.end_choice("s1#0", FinishReason.ABORT)
+    else:
+        journal.end("s1", b"")
+    written = journal.writer.number
+    journal.append_message(ENGINE, frame(rows((9, 0, 5))))
+    assert journal.writer.number == written
+
+
+def grow(journal: Journal) -> None:
+    """By so much that all there is is written anew."""
+    base = journal.writer.end
+    for number in range(20):
+        admit(journal, f"other{number}")
+        journal.forget(f"other{number}")
+    assert journal.writer.begin > base
+
+
+def test_ended_streams_are_kept_in_their_records_alone() -> None:
+    """In later lives too, but those that lives have died of."""
+    memory, journal = fresh(SHORT)
+    for name in ("s1", "s2"):
+        (sink,) = admit(journal, name)
+        sink.token_ids += [7, 8, 9]
+        journal.end(name, name.encode())
+    said = read_journal(memory).streams.streams
+    assert journal.streams() == []
+    grow(journal)
+    journal.note_rebuilding("s2")
+    journal = open_noted(memory, term=2, limits=SHORT)
+    journal.note_rebuilding(None)
+    assert len(journal.streams()) == 2
+    journal.handle_adopted()
+    assert [each.admission.name for each in journal.streams()] == ["s2"]
+    grow(journal)
+    for name, stream in read_journal(memory).streams.streams.items():
+        deaths = int(name == "s2")
+        assert stream.snapshot() == attrs.evolve(said[name].snapshot(), rebuild_deaths=deaths)
+
+
+def test_what_is_to_be_forgotten_soon_is_one_record_with_others() -> None:
+    memory, journal = fresh()
+    names = [f"s{number}" for number in range(PASSING_MAX + 2)]
+    for name in names:
+        admit(journal, name, is_resumable=False)
+        journal.end(name, b"")
+    number = journal.writer.number
+    for name in names[: PASSING_MAX - 1]:
+        journal.forget_soon(name)
+    assert journal.writer.number == number
+    assert len(open_noted(NotedMemory(bytearray(memory.data)), term=2).streams()) == len(names)
+    journal.forget_soon(names[PASSING_MAX - 1])
+    assert journal.writer.number == number + 1
+    journal.forget_soon(names[-2])
+    journal.forget(names[-1])
+    assert journal.writer.number == number + 2
+    assert open_noted(memory, term=2).streams() == []
+
+
+def test_a_journal_that_has_changed_is_given_up() -> None:
+    memory, journal = fresh(SHORT)
+    journal.keep_value("v", b"x" * 500)
+    memory.data[SEGMENT_BYTES + 100] ^= 1
+    for number in range(8):
+        journal.keep_value(f"v{number}", b"x" * 500)
+    assert journal.values() == {}
+    assert journal.statistics().streams == 0
 
 
 class FullMemory(NotedMemory):
@@ -176,6 +293,7 @@ class Life:
         self.memory, self.journal = fresh(SHORT)
         self.term = 1
         self.count = 0
+        self.ended: dict[str, Snapshot] = {}
 
     def choices(self) -> list[JournalChoice]:
         streams = self.journal.streams()
@@ -188,6 +306,9 @@ class Life:
             how = chance.randint(1, 2), chance.choice([None, 7])
             is_resumable = chance.random() < 0.8
             admit(self.journal, f"s{self.count}", *how, is_resumable=is_resumable)
+            return
+        if what == 9:
+            self.forget_ended(chance)
             return
         choice = chance.choice(choices)
         request_id = choice.request.request_id
@@ -206,12 +327,27 @@ class Life:
             case 5:
                 self.journal.grant(request_id, self.count)
             case 6:
+                (stream,) = [s for s in self.journal.streams() if s.admission.name == name]
                 self.journal.end(name, b"said")
+                self.ended[name] = stream.snapshot()
             case 7:
                 self.journal.forget(name)
             case 8:
                 self.term += 1
                 self.journal = open_noted(self.memory, term=self.term, limits=SHORT)
+                if chance.random() < 0.8:
+                    self.journal.handle_adopted()
+
+    def forget_ended(self, chance: Random) -> None:
+        """Some at once, one soon, or with another."""
+        gone = chance.sample(sorted(self.ended), min(len(self.ended), chance.randint(1, 3)))
+        if chance.random() < 0.5 and gone:
+            self.journal.forget_soon(gone[0])
+            self.journal.forget(*gone[1:])
+        else:
+            self.journal.forget(*gone)
+        for name in gone:
+            del self.ended[name]
 
     def _speak(self, choice: JournalChoice, chance: Random) -> None:
         """A whole output, or the refusal of an engine that drains."""
@@ -237,12 +373,13 @@ class Life:
         known = {
             each.admission.name: each.snapshot()
             for each in self.journal.streams()
-            if each.said is not None or each.choices[0].is_written
+            if each.said is None and each.choices[0].is_written
         }
-        assert found == known
+        assert found == known | self.ended
+        self.journal.writer.check_invariants()
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 2**16)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**16)), max_size=60))
 def test_a_reader_finds_what_the_frontend_knows(acts: list[tuple[int, int]]) -> None:
     life = Life()
     for what, seed in acts:
@@ -282,5 +419,5 @@ def test_values_and_streams_have_names_of_their_own() -> None:
     assert streams.values["b"].record.value == b"y"
     assert streams.passed_over.total() == 2
     streams.check_invariants()
-    streams.handle_own(Deletion("b"), 800, 100)
+    streams.handle_own(Deletion(["b"]), 800, 100)
     assert not streams.values

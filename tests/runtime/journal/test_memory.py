@@ -71,10 +71,37 @@ def test_the_double_does_what_the_memfd_does(fd: int) -> None:
             memory.store(PAGE + 5, b"again")
             memory.publish(FILL_AT, 2**56 + 3)
             memory.free(2 * PAGE, 3 * PAGE)
+            # By the system call what was stored through the mapping is there at once.
+            assert memory.load(PAGE + 4000, 9000) == noted.load(PAGE + 4000, 9000)
+            assert memory.load(PAGE + 4000, 1) == bytes([(PAGE + 4000) % 251 + 1])
     assert JournalFile(fd).load(0, 5 * PAGE) == noted.load(0, 5 * PAGE)
     assert JournalFile(fd).load(5 * PAGE, 10) == bytes(10)
     assert JournalFile(fd).load(SIZE_BYTES, 10) == b""
     assert JournalFile(fd).load(SIZE_BYTES - 3, 10) == bytes(3)
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+from triolet.runtime.journal.memory import open_mapped_journal
+with open_mapped_journal(int(sys.argv[1]), 4096) as journal:
+    journal.store(4096, b"mapped")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**20, before[1]))
+    journal.store(3 * 4096 - 5, b"over two segments")
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    journal.store(4 * 4096, b"mapped again")
+"""
+
+
+def test_a_process_without_memory_stores_all_the_same(fd: int) -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_MEMORY, str(fd)], pass_fds=[fd], check=True)
+    file = JournalFile(fd)
+    for position, data in (
+        (PAGE, b"mapped"),
+        (3 * PAGE - 5, b"over two segments"),
+        (4 * PAGE, b"mapped again"),
+    ):
+        assert file.load(position, len(data)) == data
 
 
 def test_what_is_freed_takes_no_pages(fd: int) -> None:
@@ -91,7 +118,7 @@ def test_what_is_freed_takes_no_pages(fd: int) -> None:
         assert writer.end > 40 * PAGE
         assert pages(fd) < 12
         assert tokens_in(read_journal(JournalFile(fd))) == {"long#0": list(range(2000))}
-        writer.append(Deletion("long"))
+        writer.append(Deletion(["long"]))
         assert pages(fd) <= 2
 
 

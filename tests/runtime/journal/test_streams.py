@@ -2,6 +2,7 @@
 
 from random import Random
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,12 @@ from triolet.runtime.journal.records import (
     ClientCredit,
     Deletion,
     EngineLife,
+    NamedValue,
     Placement,
-    StreamEnd,
+    RecordKind,
+    Snapshot,
+    decode_payload,
+    encode_own,
 )
 from triolet.runtime.journal.streams import JournalChoice, JournalStreams
 from triolet.transports.links.channel import Peer
@@ -40,6 +45,41 @@ def placed(choices: int = 1) -> JournalStreams:
     for number in range(choices):
         streams.handle_own(placement(f"a#{number}", number + 1), 0, 0)
     return streams
+
+
+def end(streams: JournalStreams, name: str, said: bytes) -> Snapshot:
+    """Its record, which still names engines; and how the stream is written down from then on."""
+    record = encode_own(attrs.evolve(streams.streams[name].snapshot(), said=said))
+    streams.handle_own(decode_payload(RecordKind.OWN, memoryview(record)), 600, 80)
+    return streams.streams[name].snapshot()
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_an_admission_places_all_its_choices(has_engine: bool) -> None:
+    record = admission("a", choices=2)
+    for number, each in enumerate(record.requests):
+        each.attempt = 8 + number
+    if has_engine:
+        record.engine, record.numerics_id = EngineLife(ENGINE.rank, ENGINE.epoch), "n"
+    record.client_credit = 9
+    streams = JournalStreams()
+    streams.handle_own(record, 256, 100)
+    streams.handle_message(ENGINE, rows((8, 0, 5), (9, 0, 6)))
+    choices = streams.streams["a"].choices
+    assert [choice.client_credit for choice in choices] == [9, 9]
+    assert [choice.token_ids for choice in choices] == ([[5], [6]] if has_engine else [[], []])
+    assert [choice.numerics_id for choice in choices] == ["n" if has_engine else ""] * 2
+    streams.check_invariants()
+
+
+def test_a_deletion_is_of_streams_and_values_and_what_is_not_there() -> None:
+    streams = placed()
+    streams.handle_own(NamedValue("v", b""), 300, 50)
+    streams.handle_own(admission("b"), 400, 50)
+    streams.handle_own(Deletion(["a", "unknown", "v"]), 0, 0)
+    assert (list(streams.streams), list(streams.values)) == (["b"], [])
+    assert streams.passed_over == {"Deletion": 1}
+    streams.check_invariants()
 
 
 def test_rows_and_outputs_that_are_next_count() -> None:
@@ -96,7 +136,7 @@ def test_what_the_frontend_says_of_a_stream() -> None:
     streams = placed(choices=2)
     streams.handle_own(ClientCredit("a#0", 50), 0, 0)
     streams.handle_own(ClientCredit("a#0", 40), 0, 0)
-    end = ChoiceEnd(request_id="a#1", finish_reason=FinishReason.STOP, stop="\n\n")
+    end = ChoiceEnd(request_id="a#1", finish_reason=FinishReason.STOP)
     streams.handle_own(end, 0, 0)
     streams.handle_message(ENGINE, rows((2, 0, 9)))
     stream = streams.streams["a"]
@@ -104,7 +144,7 @@ def test_what_the_frontend_says_of_a_stream() -> None:
     assert [choice.client_credit for choice in stream.choices] == [50, 0]
     assert [choice.end for choice in stream.choices] == [None, end]
     assert choice_of(streams, "a#1").token_ids == []
-    streams.handle_own(Deletion("a"), 0, 0)
+    streams.handle_own(Deletion(["a"]), 0, 0)
     assert streams.streams == {}
     streams.check_invariants()
 
@@ -112,30 +152,28 @@ def test_what_the_frontend_says_of_a_stream() -> None:
 def test_nothing_counts_after_the_end_of_a_stream() -> None:
     streams = placed(choices=2)
     streams.handle_message(ENGINE, rows((1, 0, 10), (2, 0, 20)))
-    streams.handle_own(StreamEnd("a", b"completed"), 0, 0)
-    after = streams.streams["a"].snapshot()
+    after = end(streams, "a", b"completed")
     streams.handle_message(ENGINE, rows((1, 1, 11)))
     streams.handle_message(ENGINE, StepOutputs(1, [output("a#1", 2, 1, [21])]))
     for record in (
         placement("a#0", 5),
         ClientCredit("a#0", 9),
         ChoiceEnd(request_id="a#1", finish_reason=FinishReason.STOP),
-        StreamEnd("a", b"failed"),
     ):
         streams.handle_own(record, 0, 0)
-    assert streams.passed_over == {"row": 1, "output": 1, "late": 4}
+    assert streams.passed_over == {"row": 1, "output": 1, "late": 3}
     assert streams.streams["a"].snapshot() == after
     assert after.said == b"completed"
     assert all(choice.is_over for choice in streams.streams["a"].choices)
     assert [choice.token_ids for choice in after.choices] == [[10], [20]]
     streams.check_invariants()
-    streams.handle_own(Deletion("a"), 0, 0)
+    streams.handle_own(Deletion(["a"]), 0, 0)
     assert streams.streams == {}
 
 
 def test_a_snapshot_of_a_stream_that_ended_says_so() -> None:
     before = placed()
-    before.handle_own(StreamEnd("a", b""), 0, 0)
+    end(before, "a", b"")
     after = JournalStreams()
     after.handle_own(before.streams["a"].snapshot(), 600, 80)
     assert after.streams["a"].said == b""

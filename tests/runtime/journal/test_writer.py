@@ -21,7 +21,7 @@ from triolet.runtime.journal.records import (
     ChoiceEnd,
     ClientCredit,
     Deletion,
-    StreamEnd,
+    NamedValue,
 )
 from triolet.runtime.journal.writer import TURN_STREAMS_MAX, JournalLimits, JournalWriter
 
@@ -83,7 +83,7 @@ def test_a_kill_at_any_store_leaves_what_was_published() -> None:
             writer.append(ChoiceEnd(request_id=f"{name}#0", finish_reason=FinishReason.STOP))
             clean_and_note()
         if number > 1:
-            writer.append(Deletion(f"s{number - 1}"))
+            writer.append(Deletion([f"s{number - 1}"]))
             del streams[f"s{number - 1}#0"]
             clean_and_note()
     kinds = {type(store) for store in memory.stores}
@@ -169,13 +169,13 @@ def test_admission_is_refused_at_the_bound_and_what_was_admitted_goes_on() -> No
         writer.append(admission("more", body=b"x" * 900))
     assert (writer.end, writer.number) == (end, 5)
     say(writer, rows((1, 0, 5)))
-    writer.append(Deletion("s0"))
+    writer.append(Deletion(["s0"]))
     clean(memory, writer)
     contents = read_journal(memory)
     assert tokens_in(contents)["a#0"] == [5]
     assert sorted(contents.streams.streams) == ["a", "s1", "s2"]
-    writer.append(Deletion("s1"))
-    writer.append(Deletion("a"))
+    writer.append(Deletion(["s1"]))
+    writer.append(Deletion(["a"]))
     writer.append(admission("more", body=b"x" * 900))
 
 
@@ -189,7 +189,7 @@ def test_a_full_journal_that_only_admissions_would_grow_is_cleaned(is_resumed: b
     for number in range(3):
         writer.append(admission(f"s{number}", body=b"x" * 400))
     for number in range(3):
-        writer.append(Deletion(f"s{number}"))
+        writer.append(Deletion([f"s{number}"]))
     clean(memory, writer)
     if is_resumed:
         _, writer = open_writer(memory, term=2, limits=limits)
@@ -223,6 +223,40 @@ class FullMemory(NotedMemory):
         raise OSError(28, "no space")
 
 
+def test_what_is_one_record_is_moved_as_it_is() -> None:
+    memory, writer = open_writer(limits=SMALL)
+    writer.append(admission("a", body=b"x" * 700))
+    writer.append(NamedValue("v", b"value"))
+    stream = read_journal(memory).streams.streams["a"]
+    stream.handle_end(b"said")
+    writer.append(stream.snapshot())
+    before = read_journal(memory).streams
+    for name in ("v", "a", "v"):
+        base = writer.end
+        writer.move(name)
+        found = read_journal(memory).streams
+        assert (found.streams.get(name) or found.values[name]).base == base
+        assert found.streams["a"].snapshot() == before.streams["a"].snapshot()
+        assert found.values["v"].record == before.values["v"].record
+        writer.check_invariants()
+    assert writer.begin > 1000
+    assert not any(memory.data[SEGMENT_BYTES : writer.begin - writer.begin % SEGMENT_BYTES])
+
+
+@pytest.mark.parametrize("place", [0, 30, 100, -1])
+def test_what_has_changed_is_not_moved(place: int) -> None:
+    memory, writer = open_writer()
+    writer.append(NamedValue("v", b"x" * 100))
+    begin, end = SEGMENT_BYTES, writer.end
+    memory.data[range(begin, end)[place]] ^= 1
+    with pytest.raises(OSError, match="has changed"):
+        writer.move("v")
+    del memory.data[end - 1 :]
+    with pytest.raises(OSError, match="has changed"):
+        writer.move("v")
+    assert (writer.end, writer.number) == (end, 1)
+
+
 def test_a_store_that_fails_appends_nothing() -> None:
     memory, writer = open_writer()
     writer.append(admission("a"))
@@ -249,7 +283,9 @@ def test_the_next_life_goes_on_behind_the_last_good_record() -> None:
     assert (successor.end, successor.number) == (good, 2)
     say(successor, rows((1, 0, 6)))
     successor.append(ClientCredit("a#0", 9))
-    successor.append(StreamEnd("a", b"done"))
+    stream = read_journal(memory).streams.streams["a"]
+    stream.handle_end(b"done")
+    successor.append(stream.snapshot())
     contents = read_journal(memory)
     assert (contents.term, contents.number, contents.fault) == (2, 5, "")
     assert tokens_in(contents) == {"a#0": [6]}
@@ -262,7 +298,7 @@ def test_the_next_life_frees_what_the_last_one_did_not_come_to_free() -> None:
     writer.append(admission("b"))
     memory.stores.clear()
     before = bytes(memory.data)
-    writer.append(Deletion("a"))
+    writer.append(Deletion(["a"]))
     assert isinstance(memory.stores[-1], Freed)
     *_, torn, _, _ = left_by(before, memory.stores, Random(1))
     left = NotedMemory(bytearray(torn))

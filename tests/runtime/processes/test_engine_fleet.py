@@ -15,25 +15,12 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.events import (
-    ChildFailed,
-    ChildGone,
-    ChildReady,
-    ChildStopped,
-    EngineDiffers,
-)
+from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
 from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 
-from ..acting import (
-    EngineBed,
-    acting_settings,
-    dummy_process,
-    facts_of,
-    running,
-    wait_waits_for,
-)
+from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
 
 pytestmark = pytest.mark.slow
 

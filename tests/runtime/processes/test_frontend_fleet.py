@@ -3,10 +3,12 @@
 import itertools
 import json
 import os
+import pathlib
 import resource
 import select
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -26,16 +28,19 @@ from triolet.runtime.events import (
     ChildProgress,
     ChildReady,
     ChildStopped,
+    HomeGiven,
 )
-from triolet.runtime.messages import ControlCall, EngineMembership, Place
+from triolet.runtime.messages import ControlQuestion, EngineMembership
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
+from triolet.runtime.processes.homes.journal_folder import open_journal_folder
 
 from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
+from ..children.acting_frontend import NOTES_AT
 
 pytestmark = pytest.mark.slow
 
 
-async def no_answer(call: ControlCall, place: Place | None) -> str:
+async def no_answer(question: ControlQuestion) -> str:
     return "null"
 
 
@@ -123,6 +128,20 @@ async def test_a_dead_frontend_is_replaced_and_relisted() -> None:
         assert homes == [([1], []), ([], [0]), ([2], [])]
         assert listed[-1].frontends[0].input_endpoint == "in-2"
         assert bed.diary.of(ChildGone)[0].cause == "was killed by SIGKILL"
+
+
+async def test_restarts_are_counted_and_when_the_last_life_ended_is_known() -> None:
+    began_ns = time.monotonic_ns()
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        homes, processes = bed.fleet.homes, bed.fleet.processes
+        assert homes.states(processes.ready, {}).restarts == {0: 0}
+        bed.kill(0)
+        assert await bed.passed() == "0 2"
+        assert homes.states(processes.ready, {}).restarts == {0: 1}
+        _, died_ns = homes.begin_own(0, 0, 9)
+        assert began_ns < died_ns < time.monotonic_ns()
+        assert homes.begin_own(1, 1, 10)[1] == 0
 
 
 async def test_what_frontends_count_outlives_them_and_gauges_do_not() -> None:
@@ -262,14 +281,74 @@ async def test_the_others_serve_on_when_one_is_given_up_and_know_why() -> None:
         assert failed == f"0 {bed.fleet.processes.failed[0]};"
 
 
-async def test_a_home_awaits_a_successor_until_it_is_given_up() -> None:
-    async with open_bed(["ready", "ready", "raise"], ["ready"]) as bed:
+async def listed_at(bed: Bed, homes: list[int], *, after_term: int = 0) -> FrontendMembership:
+    """The present list, as soon as it has these alone, under terms behind this one."""
+    while True:
+        latest: FrontendMembership
+        for latest in bed.diary.of(FrontendMembership)[-1:]:
+            if [each.rank for each in latest.frontends if each.term > after_term] == homes:
+                return latest
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_one_that_is_given_up_has_left_goes_on_at_another() -> None:
+    async with open_bed(["ready", "ready", "refuse"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        lived = bed.fleet.processes.ready[0].epoch
+        bed.kill(0)
+        assert await bed.diary.wait_for(HomeGiven) == HomeGiven("frontend 0", "frontend 1")
+        assert bed.diary.of(FrontendMembership)[-1].awaited == [0], "engines keep what it has"
+        listed = await listed_at(bed, [0, 1])
+        home, other = listed.frontends
+        assert home.term > other.term
+        assert home.input_endpoint == f"in-{home.term}"
+        child = bed.fleet.processes.ready[1]
+        facts = await facts_of(child)
+        lives = facts["guests"].removeprefix("0 noted: ").split()
+        assert lives[0] == str(lived), "it has the journal of the life that had served"
+        while f"0 {child.epoch};" not in (await facts_of(child))["up"]:
+            pass
+        bed.kill(1)  # the next one has both as well
+        await listed_at(bed, [0, 1], after_term=home.term)
+
+
+async def test_without_a_journal_engines_end_what_one_that_is_given_up_has() -> None:
+    bed = Bed((["ready", "ready", "refuse"], ["ready"]))
+    bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
+    async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady, 2)
         bed.kill(0)
         await bed.diary.wait_for(ChildFailed)
-        listed: list[FrontendMembership] = bed.diary.of(FrontendMembership)
-        assert [one.awaited for one in listed[-2:]] == [[0], []]
-        assert [frontend.rank for frontend in listed[-1].frontends] == [1]
+        await listed_at(bed, [1])
+        assert bed.diary.of(HomeGiven) == []
+        while (await facts_of(bed.fleet.processes.ready[1]))["lost"] != "0":
+            pass
+
+
+async def test_a_home_that_ends_two_hosts_is_lost() -> None:
+    hosts = ["dies as host"] * 3
+    async with open_bed(["refuse"], hosts) as bed:
+        await bed.diary.wait_for(HomeGiven)
+        await bed.diary.wait_for(ChildReady, 3)
+        while (await facts_of(bed.fleet.processes.ready[1]))["lost"] != "0":
+            pass
+        assert (await facts_of(bed.fleet.processes.ready[1]))["guests"] == ""
+
+
+async def test_one_that_is_revived_has_a_home_of_its_own() -> None:
+    async with open_bed(["refuse"] * 3 + ["ready"], ["asks"]) as bed:
+        await bed.diary.wait_for(HomeGiven)
+        await listed_at(bed, [0, 1])
+        bed.fleet.restart(0)
+        await listed_at(bed, [0, 1, 2])
+        assert (await facts_of(bed.fleet.processes.ready[0]))["home"] == 2
+        # What is asked of the home that was given away is answered where it is.
+        while (await bed.passed())[0] != "1":
+            pass
+        child = bed.fleet.processes.ready[1]
+        while "found" not in (replies := (await facts_of(child))["replies"]):
+            pass
+        assert replies.startswith("1 found resp of 0;")
 
 
 async def test_one_that_was_given_up_is_revived() -> None:
@@ -281,7 +360,7 @@ async def test_one_that_was_given_up_is_revived() -> None:
         while (await facts_of(bed.fleet.processes.ready[1]))["failed"] != "":
             pass
         facts = await facts_of(bed.fleet.processes.ready[0])  # its first report has come before
-        assert facts["journal"] == "noted: "  # that of the lives that were given up is gone
+        assert facts["journal"] == "noted: "  # that of the lives that were given up is another's
         assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
 
 
@@ -297,7 +376,7 @@ async def test_each_life_of_a_rank_gets_the_same_journal() -> None:
 
 async def test_without_journals_none_is_passed() -> None:
     bed = Bed((["ready"],))
-    bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(enabled=False))
+    bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
         assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "no journal"
@@ -340,12 +419,70 @@ async def test_told_again_a_restart_waits_for_nobody() -> None:
         await bed.diary.wait_for(ChildReady, 2)
 
 
-async def test_a_restart_that_serves_out_ends_with_the_grace() -> None:
+@pytest.mark.parametrize("has_journal", [True, False])
+async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) -> None:
     bed = Bed((["deaf"],))
-    bed.fleet.settings = attrs.evolve(bed.fleet.settings, times=RuntimeTimes(grace_s=0.05))
+    bed.fleet.settings = attrs.evolve(
+        bed.fleet.settings,
+        times=RuntimeTimes(grace_s=0.05),
+        journal=JournalSettings(disabled=not has_journal),
+    )
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
+        process = bed.fleet.processes.ready[0].process
         with connection() as (_, server):
             await bed.fleet.pass_connection(server.fileno())
         bed.fleet.restart(0)
         await bed.diary.wait_for(ChildReady, 2)
+    assert process.exit is not None
+    ended_by = signal.SIGKILL if has_journal else None
+    assert process.exit.signal == ended_by, "in order, it would end what goes on in its next life"
+
+
+async def test_journals_on_disk_come_with_the_lock_of_their_folder(tmp_path: pathlib.Path) -> None:
+    async with open_journal_folder(tmp_path, model="m", frontends=1) as folder:
+        bed = Bed((["ready"],))
+        bed.fleet.homes.folder, bed.fleet.processes.epochs = folder, folder.numbers()
+        async with running(bed.fleet):
+            await bed.diary.wait_for(ChildReady)
+            journal, lock, *_ = bed.fleet.processes.fds_of(0)
+            assert os.path.samestat(os.fstat(journal), os.stat(tmp_path / "frontend-0"))
+            assert lock == folder.lock_fd
+            bed.kill(0)
+            await bed.diary.wait_for(ChildReady, 2)
+            assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "noted: 1 "
+    async with open_journal_folder(tmp_path, model="m", frontends=1) as folder:
+        assert next(folder.numbers()) > 2
+        fd = folder.open_journal(0)
+        assert os.pread(fd, 10, NOTES_AT) == b"1 2 "
+        os.close(fd)
+
+
+async def test_of_a_home_that_is_lost_the_file_goes(tmp_path: pathlib.Path) -> None:
+    async with open_journal_folder(tmp_path, model="m", frontends=2) as folder:
+        bed = Bed((["refuse"], ["dies as host"] * 3))
+        bed.fleet.homes.folder = folder
+        async with running(bed.fleet):
+            await bed.diary.wait_for(HomeGiven)
+            assert (tmp_path / "frontend-0").exists()
+            await bed.diary.wait_for(ChildReady, 3)
+            assert not (tmp_path / "frontend-0").exists()
+            assert (tmp_path / "frontend-1").exists()
+
+
+async def test_a_home_beyond_the_ranks_goes_on_in_the_next_run(tmp_path: pathlib.Path) -> None:
+    async with open_journal_folder(tmp_path, model="m", frontends=2) as folder:
+        bed = Bed((["refuse"] * 3 + ["ready"], ["ready"]))
+        bed.fleet.homes.folder, bed.fleet.processes.epochs = folder, folder.numbers()
+        async with running(bed.fleet):
+            await bed.diary.wait_for(HomeGiven)
+            bed.fleet.restart(0)
+            await listed_at(bed, [0, 1, 2])
+    async with open_journal_folder(tmp_path, model="m", frontends=2) as folder:
+        assert folder.left_homes() == [2]
+        bed = Bed((["ready"], ["ready"]))
+        bed.fleet.homes.folder, bed.fleet.processes.epochs = folder, folder.numbers()
+        async with running(bed.fleet):
+            await listed_at(bed, [0, 1, 2])
+            assert (await facts_of(bed.fleet.processes.ready[0]))["guests"].startswith("2 noted: ")
+            assert (await facts_of(bed.fleet.processes.ready[0]))["home"] == 0

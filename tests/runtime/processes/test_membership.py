@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from triolet.engine.messages import FrontendAddress
 from triolet.runtime.messages import EngineState, ForeignCall, ForeignOutcome, ForeignVerb
 from triolet.runtime.processes.membership import (
-    Delivery,
     EngineDirectory,
     FrontendDirectory,
     deliver,
@@ -120,19 +119,17 @@ FOUND = reply_to(CALL, ForeignOutcome.FOUND, "{}")
 @pytest.mark.parametrize(
     ("message", "epochs", "delivery"),
     [
-        (CALL, {0: 5, 1: 6}, Delivery(1, CALL)),
-        (CALL, {0: 5, 1: 99}, Delivery(1, CALL)),  # a successor answers for itself
+        (CALL, {0: 5, 1: 6}, 1),
+        (CALL, {0: 5, 1: 99}, 1),  # a successor answers for itself
         (CALL, {0: 5}, None),  # which the caller hears of otherwise
         (CALL, {}, None),
-        (FOUND, {0: 5, 1: 6}, Delivery(0, FOUND)),
-        (FOUND, {0: 5}, Delivery(0, FOUND)),
+        (FOUND, {0: 5, 1: 6}, 0),
+        (FOUND, {0: 5}, 0),
         (FOUND, {0: 7, 1: 6}, None),
         (FOUND, {1: 6}, None),
     ],
 )
-def test_where_messages_go(
-    message: object, epochs: dict[int, int], delivery: Delivery | None
-) -> None:
+def test_where_messages_go(message: object, epochs: dict[int, int], delivery: int | None) -> None:
     assert isinstance(message, type(CALL) | type(FOUND))
     assert deliver(message, epochs) == delivery
 
@@ -147,7 +144,7 @@ def test_nothing_goes_to_who_is_not_there_or_has_not_asked(
     caller: int, frontend: int, epoch: int, epochs: dict[int, int]
 ) -> None:
     call = attrs.evolve(CALL, caller=caller, caller_epoch=epoch, frontend=frontend)
-    assert deliver(call, epochs) == (Delivery(frontend, call) if frontend in epochs else None)
+    assert deliver(call, epochs) == (frontend if frontend in epochs else None)
     reply = reply_to(call, ForeignOutcome.FOUND)
     has_asked = epochs.get(caller) == epoch
-    assert deliver(reply, epochs) == (Delivery(caller, reply) if has_asked else None)
+    assert deliver(reply, epochs) == (caller if has_asked else None)

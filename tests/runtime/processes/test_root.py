@@ -16,12 +16,7 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeTimes
-from triolet.runtime.errors import (
-    ControlCallRefused,
-    NoEngineLeft,
-    NoFrontendLeft,
-    RunNotFound,
-)
+from triolet.runtime.errors import ControlCallRefused, NoEngineLeft, NoFrontendLeft, RunNotFound
 from triolet.runtime.events import (
     ChildFailed,
     ChildProgress,
@@ -154,7 +149,7 @@ async def test_nothing_is_spawned_when_the_port_is_taken(runs: pathlib.Path) -> 
 @pytest.mark.slow
 async def test_a_client_is_served_from_the_moment_of_the_start(runs: pathlib.Path) -> None:
     async with open_bed(plan_of()) as bed:
-        assert await bed.say() == "0 2"
+        assert await bed.say() == "0 2 1 0"
         (serving,) = bed.diary.of(Serving)
         assert serving.url == bed.url
         facts = find_run().facts
@@ -255,7 +250,7 @@ async def test_a_drain_serves_out_and_is_told() -> None:
     async with open_bed(plan_of(frontend="keep")) as bed:
         client = await trio.open_tcp_stream("127.0.0.1", int(bed.url.rpartition(":")[2]))
         async with client:
-            assert await client.receive_some(100) == b"0 2"
+            assert await client.receive_some(100) == b"0 2 1 0"
             await bed.root.drain()
             assert await client.receive_some(100) == b""
         (draining,) = bed.diary.of(Draining)

@@ -3,14 +3,23 @@
 import json
 import os
 import pathlib
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
+import msgspec
 import pytest
 import trio
 
 from triolet.runtime.errors import RunNotFound
-from triolet.runtime.messages import ControlCall, Place
-from triolet.runtime.processes.control_server import ControlCallFailed, ask_run, serve_control
+from triolet.runtime.messages import ControlCall, ControlQuestion
+from triolet.runtime.processes.control_server import (
+    ControlCallFailed,
+    ask_run,
+    serve_control,
+    watch_run,
+)
+from triolet.runtime.processes.news import News, NewsQueue
 from triolet.runtime.processes.run_folder import (
     RunFolder,
     base_folder,
@@ -38,11 +47,16 @@ def test_a_run_is_found_by_its_id_and_leaves_nothing() -> None:
 
 def test_two_runs_must_be_told_apart() -> None:
     with (
-        make_run_folder("aa", url="", model="", version=""),
-        make_run_folder("bb", url="", model="", version=""),
+        make_run_folder("aa", url="http://x:1", model="m", version=""),
+        make_run_folder("bb", url="http://x:2", model="n", version=""),
     ):
-        with pytest.raises(RunNotFound, match="say which one"):
+        with pytest.raises(RunNotFound, match=r"^name one of the running servers") as caught:
             find_run()
+        lines = str(caught.value).splitlines()[1:]
+        forms = [r"  aa  http://x:1  m, up for \d+ (s|min|h)", r"  bb  http://x:2  n, up for "]
+        assert all(re.match(form, line) for form, line in zip(forms, lines, strict=True))
+        with pytest.raises(RunNotFound, match="not exactly one id begins with 'c'"):
+            find_run("c")
         assert find_run("b").facts.run_id == "bb"
         assert [run.facts.run_id for run in live_runs()] == ["aa", "bb"]
 
@@ -101,11 +115,16 @@ async def folder(
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
 
-    async def answer(call: ControlCall, place: Place | None) -> str:
-        return f"the {call}"
+    async def answer(question: ControlQuestion) -> str:
+        return f"the {question.call}"
+
+    @contextmanager
+    def view() -> Iterator[NewsQueue]:
+        queue = NewsQueue(lambda: queue.put("a snapshot", is_whole=True))
+        yield queue
 
     with make_run_folder("ab", url="", model="", version="") as made:
-        await nursery.start(serve_control, made, answer)
+        await nursery.start(serve_control, made, answer, view)
         yield made
         nursery.cancel_scope.cancel("the test is over")
 
@@ -126,6 +145,33 @@ async def test_nonsense_is_refused_and_the_server_stays(folder: RunFolder, quest
         reply = json.loads(await stream.receive_some())
     assert "call" in reply["error"]
     assert await ask_run(folder, ControlCall.TREE) == "the tree"
+
+
+async def test_news_come_until_the_viewer_leaves(folder: RunFolder) -> None:
+    news: list[News] = []
+    with trio.fail_after(5), trio.CancelScope() as scope:
+
+        def handle(each: News) -> None:
+            news.append(each)
+            scope.cancel("seen")
+
+        await watch_run(folder, handle)
+    assert news == [News(["a snapshot"], is_whole=True)]
+    assert await ask_run(folder, ControlCall.TREE) == "the tree"
+
+
+async def test_a_viewer_that_is_killed_with_news_unread_ends_itself_alone(
+    folder: RunFolder,
+) -> None:
+    """Its end of the socket is reset then, and is no end of a stream."""
+    with trio.fail_after(5):
+        with folder.socket_address() as address:
+            stream = await trio.open_unix_socket(address)
+        question = msgspec.json.encode(ControlQuestion(ControlCall.WATCH))
+        await stream.send_all(question + b"\n")
+        await trio.lowlevel.wait_readable(stream.socket)
+        await stream.aclose()
+        assert await ask_run(folder, ControlCall.TREE) == "the tree"
 
 
 async def test_no_server_is_a_typed_error(tmp_path: pathlib.Path) -> None:

@@ -12,10 +12,8 @@ import trio
 import trio.testing
 
 from triolet.nurseries.processes.process import LadderTimes
-from triolet.nurseries.processes.spares import (
-    Readiness,
-    Spares,
-)
+from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
 
 from ...leaks import check_no_leaks
@@ -31,6 +29,7 @@ from ..acting import (
 )
 
 NAME = "spare engine 0"
+SERVER = "fork server engine"
 
 
 @attrs.define(eq=False)
@@ -51,11 +50,15 @@ class Bed(EngineBed):
     async def wait_warm(self, *, other_than: int = 0) -> int:
         """The pid of a spare that waits, and is not this one."""
         while True:
-            for tree in self.spares.trees():
+            for tree in self.trees():
                 if tree.facts["phase"] == "warm" and tree.pid != other_than:
                     assert tree.name == NAME
                     return tree.pid
             await look_again()
+
+    def trees(self) -> list[ProcessTree]:
+        """Those of spares: their fork server is none."""
+        return [tree for tree in self.spares.trees() if tree.name.startswith(SPARE)]
 
     async def wait_ready(self, count: int) -> int:
         """The epoch of the so-manieth that was ready."""
@@ -85,6 +88,28 @@ async def test_the_next_process_is_the_spare_that_waited() -> None:
         again = await bed.wait_warm()
         assert again not in (spare, bed.engine_pid())
         assert len(bed.diary.of(ChildStarting)) == 2, "spares are no children of the run"
+
+
+@pytest.mark.slow
+async def test_a_fork_replaces_one_that_was_taken_before_all_are_ready() -> None:
+    async with open_bed("ready", "hang") as bed:
+        spare = await bed.wait_warm()
+        os.kill(bed.engine_pid(), signal.SIGKILL)
+        await bed.wait_warm(other_than=spare)
+        assert bed.fleet.processes.ready == {}
+
+
+@pytest.mark.slow
+async def test_the_death_of_the_fork_server_leaves_the_spare_and_is_mended() -> None:
+    async with open_bed("ready") as bed:
+        spare = await bed.wait_warm()
+        server = bed.spares.processes()[SERVER]
+        assert server.pid in bed.fleet.processes.own_pids()
+        server.kill_group()
+        while bed.spares.processes().get(SERVER, server) is server:
+            await look_again()
+        assert await bed.wait_warm() == spare
+        assert bed.diary.of(ChildGone) == []
 
 
 @pytest.mark.slow
@@ -145,9 +170,9 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
 @pytest.mark.slow
 async def test_of_several_the_warm_one_is_taken_first() -> None:
     async with open_bed("ready", count=2) as bed:
-        while [tree.facts["phase"] for tree in bed.spares.trees()] != ["warm", "warm"]:
+        while [tree.facts["phase"] for tree in bed.trees()] != ["warm", "warm"]:
             await look_again()
-        first, second = bed.spares.trees()
+        first, second = bed.trees()
         os.kill(bed.engine_pid(), signal.SIGKILL)
         await bed.wait_ready(2)
         assert bed.engine_pid() == first.pid

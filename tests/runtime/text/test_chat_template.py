@@ -84,6 +84,7 @@ def test_a_template_for_tools_is_used_for_tools(tmp_path: pathlib.Path) -> None:
     )
     assert template.render([]) == "plain"
     assert template.render([], tools=TOOLS) == "tools"
+    assert template.source == "tools"  # by which the format of calls is known
 
 
 def test_the_date_is_passed_in(tmp_path: pathlib.Path) -> None:

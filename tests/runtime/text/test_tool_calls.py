@@ -12,26 +12,23 @@ from triolet.engine.grammar.text import check_grammar, grammar_text
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.runtime.text.tool_calls import (
     CALLS_MAX,
+    AnswerEvent,
     ArgumentsPiece,
     CallBegun,
     CallEnded,
     TextPiece,
     Tool,
-    ToolCallParser,
-    ToolEvent,
-    forced_calls,
-    has_tool_calls,
-    strict_calls,
 )
+from triolet.runtime.text.tool_formats import HERMES_FORMAT, quoted
 
 WEATHER = Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}})
 CLOCK = Tool("clock", {"type": "object", "properties": {}}, "The time.")
 OSLO = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-def merged(events: list[ToolEvent]) -> list[ToolEvent]:
+def merged(events: list[AnswerEvent]) -> list[AnswerEvent]:
     """Neighbouring pieces of the same as one."""
-    found: list[ToolEvent] = []
+    found: list[AnswerEvent] = []
     for event in events:
         match found[-1] if found else None, event:
             case TextPiece(before), TextPiece(text):
@@ -43,17 +40,17 @@ def merged(events: list[ToolEvent]) -> list[ToolEvent]:
     return found
 
 
-def parsed(*pieces: str) -> list[ToolEvent]:
-    parser = ToolCallParser()
+def parsed(*pieces: str) -> list[AnswerEvent]:
+    parser = HERMES_FORMAT.parser([WEATHER, CLOCK])
     events = [event for piece in pieces for event in parser.push(piece)]
     return merged(events + parser.finish())
 
 
-def call(index: int, name: str, arguments: str) -> list[ToolEvent]:
+def call(index: int, name: str, arguments: str) -> list[AnswerEvent]:
     return [CallBegun(index, name), ArgumentsPiece(index, arguments), CallEnded(index)]
 
 
-WRITTEN: list[tuple[str, list[ToolEvent]]] = [
+WRITTEN: list[tuple[str, list[AnswerEvent]]] = [
     ("", []),
     ("Hello.\n", [TextPiece("Hello.\n")]),
     (" \n", [TextPiece(" \n")]),
@@ -104,7 +101,7 @@ WRITTEN += [(text, [TextPiece(text)]) for text in UNTELLABLE]
 
 @pytest.mark.parametrize(("text", "events"), WRITTEN, ids=lambda value: str(value)[:40])
 def test_each_text_has_its_events_whole_and_by_the_character(
-    text: str, events: list[ToolEvent]
+    text: str, events: list[AnswerEvent]
 ) -> None:
     assert parsed(text) == events
     assert parsed(*text) == events
@@ -140,9 +137,9 @@ def test_any_arguments_are_read_back(arguments: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("calls_max", [1, CALLS_MAX])
 def test_what_forces_calls_can_be_served(calls_max: int) -> None:
-    grammar = forced_calls([WEATHER, CLOCK], calls_max=calls_max)
+    grammar = HERMES_FORMAT.forced([WEATHER, CLOCK], calls_max=calls_max, mark=quoted)
     check_grammar(StructuredOutputs.grammar(grammar))
-    check_grammar(StructuredOutputs.grammar(strict_calls([WEATHER, CLOCK])))
+    check_grammar(StructuredOutputs.grammar(HERMES_FORMAT.strict([WEATHER, CLOCK], mark=quoted)))
 
 
 def matches(grammar: str, text: str) -> bool:
@@ -167,15 +164,9 @@ GOOD_CALL = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
     ],
 )
 def test_what_opens_a_strict_call_goes_on_as_one(text: str, is_good: bool) -> None:
-    assert matches(strict_calls([CLOCK]), text) == is_good
+    assert matches(HERMES_FORMAT.strict([CLOCK], mark=quoted), text) == is_good
 
 
 @pytest.mark.parametrize(("text", "is_good"), [(GOOD_CALL, True), (f"Well. {GOOD_CALL}", False)])
 def test_a_forced_call_is_all_there_is(text: str, is_good: bool) -> None:
-    assert matches(forced_calls([CLOCK], calls_max=1), text) == is_good
-
-
-def test_a_template_says_whether_it_knows_the_format() -> None:
-    assert has_tool_calls("{% if tools %}<tool_call>{% endif %}")
-    assert not has_tool_calls("{{ messages }}")
-    assert not has_tool_calls(None)
+    assert matches(HERMES_FORMAT.forced([CLOCK], calls_max=1, mark=quoted), text) == is_good

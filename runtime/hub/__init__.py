@@ -1,0 +1,1 @@
+"""Models of the Hugging Face hub: names, and their download into its cache by a process."""

@@ -1,0 +1,68 @@
+"""Fetching a model of the hub: a process downloads it, and its progress becomes events of the run.
+
+A process of its own, since the hub's library brings an HTTP client and blocks: what it imports and
+what it leaves open is gone with it, and a download is cancelled by its end. What was downloaded by
+then is kept, and the next one goes on behind it.
+"""
+
+import attrs
+import trio
+
+from ...nurseries.processes.process import LadderTimes, ProcessSpec, open_process
+from ...nurseries.tasks.background import waiting_for
+from ...transports.control.channel import ControlChannel
+from ..errors import ModelNotFetched
+from ..events import ChildProgress, FileDownloaded, ModelFetched, OnEvent
+from .messages import (
+    FROM_DOWNLOAD,
+    TO_DOWNLOAD,
+    FetchOrder,
+    FetchRefused,
+    FileFetched,
+    FileProgress,
+    FolderFetched,
+)
+from .model_name import HubModel
+
+MODULE = "triolet.runtime.hub.download_process"
+# Nothing has to be put in order: what is in the partial file is there.
+LADDER = LadderTimes(ask_s=0.5, terminate_s=0.0)
+
+
+@attrs.frozen
+class FetchedModel:
+    """A model of the hub in the cache: its folder, and the commit that the folder is of."""
+
+    folder: str
+    commit: str
+
+
+async def fetch_model(
+    model: HubModel, on_event: OnEvent, *, any_architecture: bool = False
+) -> FetchedModel:
+    """Have all files of the model in the hub's cache; those that are missing are downloaded.
+
+    Raises `ModelNotFetched`. Cancellation: the download ends, and what it has so far is kept.
+    """
+    order = FetchOrder(model.repository, model.revision, any_architecture)
+    name = model.repository
+    async with open_process(ProcessSpec("download", MODULE), ladder=LADDER) as process:
+        channel = ControlChannel(process.control, sends=TO_DOWNLOAD, receives=FROM_DOWNLOAD)
+        await channel.send(order)
+        while True:
+            try:
+                with waiting_for(f"the download of {name}"):
+                    message, _ = await channel.receive()
+            except trio.EndOfChannel as error:
+                cause = (await process.wait_exited()).cause
+                raise ModelNotFetched(name, f"the download {cause}") from error
+            match message:
+                case FileProgress(file=file, fraction=fraction):
+                    on_event(ChildProgress(name, file, fraction))
+                case FileFetched(file=file, size_bytes=size_bytes, seconds=seconds):
+                    on_event(FileDownloaded(name, file, size_bytes, seconds))
+                case FolderFetched(folder=folder, commit=commit, remark=remark):
+                    on_event(ModelFetched(name, commit, remark))
+                    return FetchedModel(folder, commit)
+                case FetchRefused(reason=reason):
+                    raise ModelNotFetched(name, reason)

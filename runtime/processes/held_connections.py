@@ -1,0 +1,154 @@
+"""Client connections that outlive their frontend: the root's duplicate of each, and its slot.
+
+The shell over `ConnectionSlots`. While the duplicate is open, the death of a frontend sends its
+clients nothing: the next process of the rank gets the same connections with the same slots, and
+goes on. The kernel ends a connection with its last descriptor, so a duplicate is closed as soon as
+a frontend says that it has ended one, or there is no next process.
+"""
+
+import os
+import resource
+import socket
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from ...transports.control.passed_fds import close_fds
+from ...transports.takeover.memory import create_slot_memory, free_slot
+from ...transports.takeover.tcp import TcpCountsUnknown, is_open, make_countable
+from ..messages import PassConnection
+from .child_process import ChildProcess
+from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
+
+# A descriptor could not be sent, for want of memory or as too many are on their way.
+PAUSE_S = 0.05
+
+
+@attrs.define(eq=False)
+class HeldConnections:
+    """Of all frontends of one server."""
+
+    # {rank: its slots' memory}, made once; empty after `close`.
+    _memory: dict[int, int] = attrs.field(factory=dict, init=False)
+    # {rank: its books}
+    _slots: dict[int, ConnectionSlots] = attrs.field(factory=dict, init=False)
+    # The duplicate of each.
+    _sockets: dict[HeldConnection, socket.socket] = attrs.field(factory=dict, init=False)
+
+    def open_rank(self, rank: int) -> None:
+        """Make slots for this rank, where there are none. Raises `OSError`."""
+        if rank not in self._memory:
+            self._memory[rank] = create_slot_memory(rank)
+            self._slots[rank] = ConnectionSlots()
+
+    def close(self) -> None:
+        """Of all ranks, the connections as well."""
+        for rank in list(self._slots):
+            self.handle_given_up(rank)
+        close_fds(self._memory.values())
+        self._memory.clear()
+
+    def memory(self, rank: int) -> int | None:
+        """The descriptor of the rank's slots, if it has any; it stays ours."""
+        return self._memory.get(rank)
+
+    def ranks(self) -> set[int]:
+        """Those for which connections are held."""
+        return {rank for rank, slots in self._slots.items() if len(slots)}
+
+    def offer(self, rank: int, fd: int, connection_id: int) -> HeldConnection | None:
+        """Hold a duplicate of an accepted connection, about to be passed to this rank.
+
+        None where it ends with its process: that has no slots, or none is free, it is no TCP
+        connection, or too many descriptors are open.
+        """
+        if rank not in self._memory:
+            return None
+        try:
+            connection = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            return None
+        try:
+            # The lowest number that is free: half of them are for processes and new connections.
+            if connection.fileno() < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+                make_countable(connection)
+                if (held := self._slots[rank].offer(connection_id)) is not None:
+                    self._sockets[held] = connection
+                    return held
+        except (TcpCountsUnknown, OSError):
+            pass  # it may have been reset by now
+        connection.close()
+        return None
+
+    def handle_ready(self, rank: int, epoch: int) -> list[HeldConnection]:
+        """A process of this rank has its slots; returns connections that it is to take over."""
+        if rank not in self._slots:
+            return []
+        self._slots[rank].handle_ready(epoch)
+        return self._slots[rank].waiting()
+
+    def handle_taken(self, rank: int, held: HeldConnection, epoch: int) -> None:
+        """It was sent to the process of this epoch."""
+        self._slots[rank].handle_taken(held, epoch)
+
+    def handle_not_taken(self, rank: int, held: HeldConnection) -> None:
+        """It was not sent to the process that it was offered to."""
+        self._release(rank, self._slots[rank].handle_not_taken(held))
+
+    def handle_ended(self, rank: int, ended: Iterable[int]) -> None:
+        """The process of this rank has ended the connections of these slots."""
+        if rank in self._slots:
+            self._release(rank, self._slots[rank].handle_ended(ended))
+
+    def handle_stopping(self, rank: int) -> None:
+        """The process of this rank is about to be stopped in order."""
+        if rank in self._slots:
+            self._slots[rank].handle_stopping()
+
+    def handle_gone(self, rank: int) -> None:
+        """The process of this rank has ended: what it had is kept for the next one.
+
+        But not what it had ended, and could not say any more.
+        """
+        if rank not in self._slots:
+            return
+        slots = self._slots[rank]
+        self._release(rank, slots.handle_gone())
+        ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
+        self._release(rank, slots.handle_ended(ended))
+
+    def handle_given_up(self, rank: int) -> None:
+        """No process will have the connections of this rank: clients see their end."""
+        if rank in self._slots:
+            self._release(rank, self._slots[rank].handle_given_up())
+
+    async def pass_again(
+        self, rank: int, child: ChildProcess, waiting: Iterable[HeldConnection], timeout_s: float
+    ) -> None:
+        """Task: give the connections that wait to the process that is READY, one after the other.
+
+        One that takes nothing for `timeout_s` is asked again, until it ends: then they wait on.
+        """
+        for held in waiting:
+            message = PassConnection(held.connection_id, held.slot, is_taken_over=True)
+            while held.phase is HeldPhase.WAITING and held in self._sockets:
+                try:
+                    await child.send(message, timeout_s, [self._sockets[held].fileno()])
+                except trio.BrokenResourceError:
+                    return
+                except trio.TooSlowError:
+                    pass
+                except OSError:
+                    await trio.sleep(PAUSE_S)
+                else:
+                    self.handle_taken(rank, held, child.epoch)
+
+    def _release(self, rank: int, ended: Iterable[HeldConnection]) -> None:
+        for held in ended:
+            self._sockets.pop(held).close()
+            try:
+                free_slot(self._memory[rank], held.slot)
+            except OSError:
+                continue  # never used again
+            self._slots[rank].handle_cleared(held.slot)

@@ -1,0 +1,1 @@
+"""Homes of frontends: which process owns each, and the folder of their journals."""

@@ -1,0 +1,211 @@
+"""Tool calls in the format of Qwen3-Coder, whose arguments are plain text between tags.
+
+    <tool_call>
+    <function=get_weather>
+    <parameter=city>
+    Oslo
+    </parameter>
+    </function>
+    </tool_call>
+
+Sans-IO: text in, events out; however the text is cut, the events say the same. What a value means
+follows from its parameter's schema: `5` is a number unless a string is wanted. An argument is said
+when it is complete.
+"""
+
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from .json_text import read_json
+from .tool_calls import (
+    AnswerEvent,
+    ArgumentsPiece,
+    CallBegun,
+    CallEnded,
+    HeldCallParser,
+    TextPiece,
+    Tool,
+    without_start_of,
+)
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+# Models leave out the tag around it.
+FUNCTION = "<function="
+_SPACE = " \t\r\n"
+_HEAD = re.compile(r"\s*<function=([^<>\n]+)>")
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>")
+VALUE_END = "</parameter>"
+_FUNCTION_END = re.compile(r"\s*</function>")
+# How templates spell what is no string, if they do not write JSON.
+_SPELLINGS = {"True": "true", "False": "false", "None": "null"}
+_TYPES: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    list: ("array",),
+    dict: ("object",),
+    type(None): ("null",),
+}
+
+
+class _XmlState(enum.Enum):
+    TEXT = "text"  # outside of calls
+    HEAD = "head"  # behind an opening, before the function's name
+    ARGUMENTS = "arguments"  # inside of a function
+    VALUE = "value"  # inside of an argument
+    TAIL = "tail"  # behind it, where the closing stands
+
+
+@attrs.define(eq=False)
+class XmlCallParser(HeldCallParser):
+    """See `tool_calls.CallParser`."""
+
+    tools: Sequence[Tool]
+    _state: _XmlState = attrs.field(default=_XmlState.TEXT, init=False)
+    # Of the open call: its function's parameters, and how many arguments were said.
+    _parameters: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    _said: int = attrs.field(default=0, init=False)
+    # Of the open argument: its name, and how far its end was looked for.
+    _name: str = attrs.field(default="", init=False)
+    _searched: int = attrs.field(default=0, init=False)
+
+    def finish(self) -> list[AnswerEvent]:
+        """See `CallParser`."""
+        held, self._held = self._held, ""
+        match self._state:
+            case _XmlState.HEAD:
+                return [TextPiece(self._opened_by + held)]
+            case _XmlState.TEXT if held.strip(_SPACE) or not self.count:
+                return [TextPiece(held)] if held else []
+            case _:
+                return []
+
+    def _advance(self, events: list[AnswerEvent]) -> bool:
+        match self._state:
+            case _XmlState.TEXT:
+                return self._take_text(events)
+            case _XmlState.HEAD:
+                return self._take_head(events)
+            case _XmlState.ARGUMENTS:
+                return self._take_argument(events)
+            case _XmlState.VALUE:
+                return self._take_value(events)
+            case _XmlState.TAIL:
+                rest = self._held.lstrip(_SPACE)
+                if CLOSING.startswith(rest[: len(CLOSING)]) and len(rest) < len(CLOSING):
+                    return False
+                self._held, self._state = rest.removeprefix(CLOSING), _XmlState.TEXT
+                return True
+
+    def _take_text(self, events: list[AnswerEvent]) -> bool:
+        found = [place for tag in (OPENING, FUNCTION) if (place := self._held.find(tag)) >= 0]
+        if found:
+            said, rest = self._held[: min(found)].rstrip(_SPACE), self._held[min(found) :]
+            self._opened_by = OPENING if rest.startswith(OPENING) else ""
+            self._held, self._state = rest.removeprefix(OPENING), _XmlState.HEAD
+        else:
+            ends = (without_start_of(tag, self._held) for tag in (OPENING, FUNCTION))
+            said = min(ends, key=len).rstrip(_SPACE)
+            self._held = self._held[len(said) :]
+        if said:
+            events.append(TextPiece(said))
+        return bool(found)
+
+    def _take_head(self, events: list[AnswerEvent]) -> bool:
+        head = _HEAD.match(self._held)
+        if head is not None:
+            events.append(CallBegun(self.count, head[1]))
+            self.count += 1
+            self._held, self._state, self._said = self._held[head.end() :], _XmlState.ARGUMENTS, 0
+            named = [tool.parameters for tool in self.tools if tool.name == head[1]]
+            properties = named[0].get("properties") if named else None
+            self._parameters = properties if isinstance(properties, dict) else {}
+            return True
+        begin = self._held.lstrip(_SPACE)
+        may_come = begin.startswith(FUNCTION) and not set(begin[len(FUNCTION) :]) & set("<>\n")
+        if may_come or FUNCTION.startswith(begin):
+            return False
+        # The first character is text for sure, else it would be looked at again.
+        kept = self._opened_by or self._held[0]
+        events.append(TextPiece(kept))
+        self._held, self._state = self._held[len(kept) - len(self._opened_by) :], _XmlState.TEXT
+        return True
+
+    def _take_argument(self, events: list[AnswerEvent]) -> bool:
+        index = self.count - 1
+        end = _FUNCTION_END.match(self._held)
+        if end is not None:
+            events += [ArgumentsPiece(index, "}" if self._said else "{}"), CallEnded(index)]
+            self._held, self._state = self._held[end.end() :], _XmlState.TAIL
+            return True
+        argument = _PARAMETER.match(self._held)
+        if argument is None:
+            return self._skip_nonsense()
+        self._name, self._held = argument[1], self._held[argument.end() :]
+        self._state, self._searched = _XmlState.VALUE, 0
+        return True
+
+    def _take_value(self, events: list[AnswerEvent]) -> bool:
+        end = self._held.find(VALUE_END, self._searched)
+        if end < 0:  # a file may be in it: nothing is looked at again
+            self._searched = max(0, len(self._held) - len(VALUE_END))
+            return False
+        text = self._held[:end].removeprefix("\n").removesuffix("\n")
+        value = _value_of(text, self._parameters.get(self._name))
+        before = ", " if self._said else "{"
+        said = f"{before}{_dumps(self._name)}: {_dumps(value)}"
+        events.append(ArgumentsPiece(self.count - 1, said))
+        self._said += 1
+        self._held, self._state = self._held[end + len(VALUE_END) :], _XmlState.ARGUMENTS
+        return True
+
+    def _skip_nonsense(self) -> bool:
+        """Between arguments only tags mean something."""
+        begin = self._held.lstrip(_SPACE)
+        tags = ("<parameter=", "</function>")
+        if any(tag.startswith(begin[: len(tag)]) for tag in tags):
+            return False
+        self._held = begin[1:]
+        return True
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _value_of(text: str, schema: object) -> object:
+    types = types_of(schema)
+    if types == {"string"}:
+        return text
+    try:
+        value = read_json(_SPELLINGS.get(text, text))
+    except ValueError:
+        return text
+    if isinstance(value, str):  # in quotation marks, which are then its own
+        return text
+    return value if types is None or types.intersection(_TYPES[type(value)]) else text
+
+
+def types_of(schema: object) -> set[str] | None:
+    """Names of the types that a value may have; None if its schema leaves that open."""
+    if not isinstance(schema, dict):
+        return None
+    match schema.get("type"):
+        case str(name):
+            return {name}
+        case list(names):
+            return {name for name in names if isinstance(name, str)}
+    for name in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(name), list):
+            found = [types_of(branch) for branch in branches]
+            known = [types for types in found if types is not None]
+            return set().union(*known) if len(known) == len(found) else None
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {name for value in values for name in _TYPES.get(type(value), ("string",))}
+    return None
