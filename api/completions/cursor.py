@@ -11,6 +11,9 @@ Sans-IO. The id of a frame is where its reader is then: of each choice how far, 
 an id is a function of the tokens, however many came together and however choices interleave, and
 what is behind one follows from the record: a cursor that begins there is given all before it first,
 and says nothing of that.
+
+Frames have ids only where a reader may come back (`has_ids`): clients that take a whole frame for
+`data:`, as `vllm bench serve` does, fail on any other line.
 """
 
 import enum
@@ -23,13 +26,13 @@ import msgspec
 
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ..errors import ApiError, bad_field
-from ..openai.chat import AnsweredPrompt
-from ..openai.sse import DONE, data_frame
+from ..openai.chat import AnsweredPrompt, usage_object
+from ..openai.sse import Framing
 from ..schema.fields import JsonObject
 from .record import ChoiceRecord, CompletionRecord
 
-# An id names each choice, in every frame; streams of more choices have none.
-RESUMABLE_CHOICES_MAX = 16
+# An id names each choice; frames of more choices than that have none, which would be most of them.
+NAMED_CHOICES_MAX = 16
 # Of the ids that this server gives out.
 POSITION_CHARACTERS_MAX = 256
 USAGE_ID, DONE_ID = "usage", "done"
@@ -38,7 +41,11 @@ _encode = msgspec.json.encode
 
 
 class Answer(Protocol):
-    """Makes the chunks of one reader: a `ChatAnswer` or a `CompletionsAnswer`."""
+    """Makes the chunks of one reader: a `ChatAnswer`, `CompletionsAnswer` or `MessageAnswer`."""
+
+    @property
+    def framing(self) -> Framing:
+        """How they become frames."""
 
     def for_reader(self) -> Self:
         """One that has said nothing yet."""
@@ -47,7 +54,7 @@ class Answer(Protocol):
         """What comes before the text of a choice."""
 
     def around_text(self, index: int) -> list[bytes] | None:
-        """The JSON around text, and token ids, of a chunk, where that is all that differs."""
+        """The lines around text, and token ids, of a chunk, where that is all that differs."""
 
     def chunks(
         self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
@@ -80,43 +87,77 @@ class _ChoiceCursor:
     @property
     def is_level(self) -> bool:
         """Whether all there is was said."""
-        return self.stage is Stage.ENDED or (
-            self.choice.finish_reason is None and self.count == len(self.choice.token_ids)
-        )
+        if self.stage in (Stage.UNOPENED, Stage.ENDED):
+            return self.stage is Stage.ENDED
+        return self.choice.finish_reason is None and self.count == len(self.choice.token_ids)
 
 
 @attrs.define(eq=False)
 class CompletionCursor:
-    """Takes what was added and not said; frames of a stream with few choices have ids."""
+    """Takes what was added and not said. `has_ids`: frames have ids, if there are few choices."""
 
     record: CompletionRecord
     answer: Answer
     includes_usage: bool
+    has_ids: bool = attrs.field(default=True, kw_only=True)
+    # Every chunk has the usage so far, of all choices.
+    continuous_usage: bool = attrs.field(default=False, kw_only=True)
     # Everything was taken.
     is_done: bool = attrs.field(default=False, init=False)
     _cursors: list[_ChoiceCursor] = attrs.field(init=False)
     # The choices with something to say, in turn; each once.
     _fresh: dict[int, None] = attrs.field(init=False)
-    # How far each choice is, as its part of an id; None where there are too many.
-    _places: list[bytes] | None = attrs.field(init=False)
+    # How far each choice is, as its part of an id.
+    _places: list[bytes] = attrs.field(init=False)
     # Choices whose opening, and whose end, was not said.
     _unopened: int = attrs.field(init=False)
     _open: int = attrs.field(init=False)
     _has_usage: bool = attrs.field(default=False, init=False)
+    _framing: Framing = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         choices = self.record.choices
         self.answer = self.answer.for_reader()
-        self._cursors = [_ChoiceCursor(c, self.answer.around_text(c.index)) for c in choices]
+        around = self.answer.around_text
+        self._cursors = [
+            _ChoiceCursor(each, None if self.continuous_usage else around(each.index))
+            for each in choices
+        ]
         for cursor in self._cursors:
             cursor.characters = len(cursor.choice.prompt.echoed)
         self._fresh = {choice.index: None for choice in choices if choice.is_open}
-        self._places = [b"-"] * len(choices) if len(choices) <= RESUMABLE_CHOICES_MAX else None
+        self._places = [b"-"] * len(choices)
+        self._framing = self.answer.framing
+        is_named = self._framing.has_ids and len(choices) <= NAMED_CHOICES_MAX
+        self.has_ids = self.has_ids and is_named
         self._unopened = self._open = len(choices)
+
+    def is_beyond(self, position: str) -> bool:
+        """Whether the frame of this id may be yet to come."""
+        if self.record.has_ended:
+            return False
+        return position in (USAGE_ID, DONE_ID) or any(
+            count > len(choice.token_ids) or bool(mark and choice.finish_reason is None)
+            for choice, count, mark in self._places_in(position)
+        )
+
+    def is_inexact(self, position: str) -> bool:
+        """Whether engines of other numerics have computed something up to this frame."""
+        return any(
+            choice.inexact_from is not None and count > choice.inexact_from
+            for choice, count, _ in self._places_in(position)
+        )
+
+    def _places_in(self, position: str) -> list[tuple[ChoiceRecord, int, str]]:
+        """Of the choices that the id says something of; nothing of one that is none."""
+        places = [_PLACE.fullmatch(place) for place in position.split(".")]
+        if len(places) != len(self._cursors):
+            return []
+        named = zip(self.record.choices, places, strict=True)
+        return [(choice, int(at[1]), at[2]) for choice, at in named if at is not None and at[1]]
 
     def go_behind(self, position: str) -> None:
         """Begin behind the frame of this id. Raises `ApiError` if there was none."""
-        self.check_resumable()
         if self.record.error is not None and not self._cursors:
             return
         if position in (USAGE_ID, DONE_ID):
@@ -135,12 +176,8 @@ class CompletionCursor:
                 raise _no_id()
             if match[1] is not None:
                 self._skip(cursor, int(match[1]), match[2])
-
-    def check_resumable(self) -> None:
-        """Raises `ApiError` where frames have no ids."""
-        if self._places is None:
-            limit = f"streams of more than {RESUMABLE_CHOICES_MAX} choices cannot be resumed"
-            raise bad_field("starting_after", limit, "unsupported_parameter")
+                if cursor.is_level:
+                    self._fresh.pop(cursor.choice.index, None)
 
     def _skip(self, cursor: _ChoiceCursor, count: int, mark: str) -> None:
         """So much of a choice was said."""
@@ -162,7 +199,6 @@ class CompletionCursor:
         self._unopened -= 1
         if stage is Stage.ENDED:
             self._open -= 1
-            self._fresh.pop(choice.index, None)
         self._note_place(choice.index, f"{count}{mark}".encode())
 
     @property
@@ -171,11 +207,11 @@ class CompletionCursor:
         return bool(self._fresh) or (self.record.has_ended and not self.is_done)
 
     @property
-    def position(self) -> str | None:
-        """The id of the last frame."""
+    def position(self) -> str:
+        """The id of the last frame, whether it has one or not."""
         if self.is_done or self._has_usage:
             return DONE_ID if self.is_done else USAGE_ID
-        return None if self._places is None else b".".join(self._places).decode()
+        return b".".join(self._places).decode()
 
     def note(self, index: int) -> None:
         """There is more of this choice."""
@@ -211,8 +247,7 @@ class CompletionCursor:
         if stop == begin:
             return
         cursor.count = stop
-        if self._places is not None:
-            self._places[choice.index] = b"%d" % stop
+        self._places[choice.index] = b"%d" % stop
         if cursor.around_text is None or choice.inexact_from is not None:
             piece = choice.piece(begin, stop, with_end=False)
             self._add(self._chunks(cursor, piece), frames)
@@ -222,13 +257,13 @@ class CompletionCursor:
         if len(cursor.around_text) > 2:
             head, between, tail = cursor.around_text
             ids = _encode(choice.token_ids[begin:stop])
-            data = b"%b%b%b%b%b" % (head, _encode(text), between, ids, tail)
+            lines = b"%b%b%b%b%b" % (head, _encode(text), between, ids, tail)
         elif text:
             head, tail = cursor.around_text
-            data = b"%b%b%b" % (head, _encode(text), tail)
+            lines = b"%b%b%b" % (head, _encode(text), tail)
         else:
             return
-        frames.append(b"%bdata: %b\n\n" % (self._id_line(), data))
+        frames.append(b"%b%b\n\n" % (self._id_line(), lines))
 
     def _say_opening(self, cursor: _ChoiceCursor, frames: list[bytes]) -> None:
         if cursor.stage is not Stage.UNOPENED:
@@ -244,6 +279,7 @@ class CompletionCursor:
         choice, count = cursor.choice, len(cursor.choice.token_ids)
         # Where the rest was said, what it is made of changes nothing: only the end is new.
         piece = choice.piece(cursor.count, count, with_end=True)
+        cursor.count = count
         if cursor.stage is Stage.REST:
             piece.text = ""
         *rest, end = self._chunks(cursor, piece)
@@ -252,7 +288,7 @@ class CompletionCursor:
             self._add(rest, frames)
         self._note_place(choice.index, b"%de" % count)
         self._add([end], frames)
-        cursor.count, cursor.stage = count, Stage.ENDED
+        cursor.stage = Stage.ENDED
         self._open -= 1
 
     def _chunks(self, cursor: _ChoiceCursor, piece: GenerationOutput) -> list[JsonObject]:
@@ -266,27 +302,34 @@ class CompletionCursor:
     def _take_end(self, frames: list[bytes]) -> None:
         self.is_done = True
         if self.record.error is not None:
-            frames.append(data_frame(self.record.error.body()))
+            frames.append(self._framing.error(self.record.error))
             return
         assert self.record.usage is not None
         assert not self._open
-        has_ids = self._places is not None
         if self.includes_usage and not self._has_usage:
-            line = f"id: {USAGE_ID}\n".encode() if has_ids else b""
-            frames.append(line + data_frame(self.answer.usage_chunk(self.record.usage)))
+            line = f"id: {USAGE_ID}\n".encode() if self.has_ids else b""
+            chunk = self.answer.usage_chunk(self.record.usage)
+            frames.append(line + self._framing.frame(chunk))
         self._has_usage = True
-        frames.append((f"id: {DONE_ID}\n".encode() if has_ids else b"") + DONE)
+        line = f"id: {DONE_ID}\n".encode() if self.has_ids else b""
+        frames.append(line + self._framing.done)
 
     def _add(self, chunks: Iterable[JsonObject], frames: list[bytes]) -> None:
         for chunk in chunks:
-            frames.append(self._id_line() + data_frame(chunk))
+            if self.continuous_usage:
+                chunk["usage"] = usage_object(self._usage_so_far())
+            frames.append(self._id_line() + self._framing.frame(chunk))
+
+    def _usage_so_far(self) -> Usage:
+        """What is cached is known at the end."""
+        prompts = {id(each.prompt): len(each.prompt.token_ids) for each in self.record.choices}
+        return Usage(sum(prompts.values()), sum(cursor.count for cursor in self._cursors))
 
     def _note_place(self, index: int, place: bytes) -> None:
-        if self._places is not None:
-            self._places[index] = place
+        self._places[index] = place
 
     def _id_line(self) -> bytes:
-        return b"" if self._places is None else b"id: %b\n" % b".".join(self._places)
+        return b"id: %b\n" % b".".join(self._places) if self.has_ids else b""
 
 
 def _no_id() -> ApiError:

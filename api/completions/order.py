@@ -11,22 +11,52 @@ from typing import Protocol
 import attrs
 import msgspec
 
+from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
+from ...runtime.text.answer_format import AnswerFormat
 from ...runtime.text.outputs import Usage
 from ...runtime.text.prompts import Prompt
-from ..openai.chat import AnsweredPrompt, ChatAnswer, ChatToolCalls
-from ..openai.completion_requests import ChatRequest, CompletionsRequest, TextOrIds
+from ..anthropic.message_answer import MessageAnswer
+from ..anthropic.messages_request import MESSAGES_KIND, MessagesRequest, read_messages_request
+from ..openai.chat import AnsweredPrompt, ChatAnswer, ChatMessages
+from ..openai.completion_requests import (
+    CHAT_KIND,
+    COMPLETIONS_KIND,
+    ChatRequest,
+    CompletionsRequest,
+    read_chat_request,
+    read_completions_request,
+)
 from ..openai.completions import CompletionsAnswer, usage_of
 from ..openai.logprobs import LogprobFormatter, make_formatter
+from ..responses.behind_reasoning import with_form_behind
+from ..responses.kept import KeptRequest
 from ..schema.fields import JsonObject
+from .record import ChoiceRecord
 
 SURFACE = "completions"
-CHAT_KIND, COMPLETIONS_KIND = "chatcmpl", "cmpl"
 
 
-Opened = list[tuple[GenerationStream, AnsweredPrompt]]
+def is_completion(name: str) -> bool:
+    """Whether this is the id of a completion, and not of a response."""
+    return name.partition("_")[0] in (CHAT_KIND, COMPLETIONS_KIND, MESSAGES_KIND)
+
+
+def request_again(
+    completion_id: str, values: JsonObject, *, model: str, answer_format: AnswerFormat
+) -> ChatRequest | CompletionsRequest:
+    """The request of a completion, read from its body as it was. Raises `ApiError`."""
+    kind = completion_id.partition("_")[0]
+    if kind == COMPLETIONS_KIND:
+        return read_completions_request(values, model=model)
+    read = read_messages_request if kind == MESSAGES_KIND else read_chat_request
+    return read(values, model=model, answer_format=answer_format)
+
+
+# Without stream, nothing is computed of the prompt.
+Opened = list[tuple[GenerationStream | None, AnsweredPrompt]]
 
 
 class Streams(Protocol):
@@ -35,21 +65,37 @@ class Streams(Protocol):
     async def open(self, stack: AsyncExitStack) -> Opened | None:
         """One for each prompt, until the stack is left. None: they are lost."""
 
+    @property
+    def admitted_at(self) -> float:
+        """When, by trio's clock, if that was in another life; infinite otherwise."""
+
 
 @attrs.define(eq=False, kw_only=True)
 class CompletionOrder:
-    """One client's request; `created` is Unix seconds. With `values`, the body as it came, its
-    streams are written down for a successor of this frontend.
-    """
+    """One client's request, whose body came as `values`; `created` is Unix seconds."""
 
     completion_id: str
     created: int
     principal: str
     request: ChatRequest | CompletionsRequest
     generator: Generator
+    values: JsonObject
     # Tokens may wait for more of them so long.
     merge_s: float = 0.0
-    values: JsonObject | None = None
+    # It has an idempotency key, whose claim it holds.
+    is_keyed: bool = False
+    # Its streams are written down for a successor of this frontend.
+    is_noted: bool = False
+
+    @property
+    def admitted_at(self) -> float:
+        """See `Streams`."""
+        return math.inf
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its client may come back to read on, so that frames have ids."""
+        return self.is_keyed or self.request.options.keep_s > 0
 
     @property
     def names(self) -> list[str]:
@@ -64,6 +110,11 @@ class CompletionOrder:
         return len(self.names) * self.request.sampling.n
 
     @property
+    def generates(self) -> bool:
+        """Whether an engine is needed."""
+        return isinstance(self.request, ChatRequest) or self.request.generates
+
+    @property
     def keeps_output(self) -> bool:
         """Whether its tokens are wanted, and not the prompts' logprobs alone."""
         return isinstance(self.request, ChatRequest) or self.request.keeps_output
@@ -73,16 +124,49 @@ class CompletionOrder:
         """Whether a choice begins with what is known of its prompt by the first token."""
         return isinstance(self.request, CompletionsRequest) and self.request.echoes_logprobs
 
-    def answer(self) -> ChatAnswer | CompletionsAnswer:
-        """What makes its chunks, or its whole answer."""
-        if isinstance(self.request, ChatRequest):
-            return self.chat_answer(self.request)
-        return self.completions_answer(self.request)
+    def answer(
+        self, prompt: AnsweredPrompt | None = None
+    ) -> ChatAnswer | CompletionsAnswer | MessageAnswer:
+        """What makes its chunks, or its whole answer; a chat has one prompt."""
+        match self.request:
+            case MessagesRequest() as request:
+                is_open = prompt is not None and self._is_opened(request, prompt)
+                name, model = self.completion_id, self.generator.model_name
+                return MessageAnswer(name, model, request, is_open=is_open)
+            case ChatRequest() as request:
+                return self.chat_answer(request, prompt)
+            case CompletionsRequest() as request:
+                return self.completions_answer(request)
 
-    def chat_answer(self, request: ChatRequest) -> ChatAnswer:
+    def _is_opened(self, request: ChatRequest, prompt: AnsweredPrompt) -> bool:
+        """Whether an answer begins inside of the model's reasoning."""
+        answers = request.tools.answer_format
+        return answers.is_opened(prompt.token_ids, self.generator.token_bytes)
+
+    def reasoning_tokens(self, choices: Sequence[ChoiceRecord]) -> int | None:
+        """Of all choices together; None where reasoning is not parted off."""
+        request = self.request
+        if not isinstance(request, ChatRequest) or not request.tools.answer_format.parts_reasoning:
+            return None
+        count = 0
+        for choice in choices:
+            parser = request.tools.parser(is_open=self._is_opened(request, choice.prompt))
+            assert parser is not None, "it parts reasoning off"
+            for text in choice.texts[: len(choice.token_ids)]:
+                parser.push(text)
+            count += parser.reasoning_tokens
+        return count
+
+    def chat_answer(self, request: ChatRequest, prompt: AnsweredPrompt | None) -> ChatAnswer:
         """The same of a chat."""
-        tools = request.tools
-        calls = ChatToolCalls(self.completion_id, tools.choice.name is not None, tools.calls_max)
+        messages, tools = None, request.tools
+        if tools.is_on or tools.answer_format.parts_reasoning:
+            messages = ChatMessages(
+                self.completion_id,
+                tools,
+                is_open=prompt is not None and self._is_opened(request, prompt),
+                shows_reasoning=request.with_reasoning and tools.answer_format.parts_reasoning,
+            )
         return ChatAnswer(
             completion_id=self.completion_id,
             created=self.created,
@@ -90,7 +174,7 @@ class CompletionOrder:
             with_token_ids=request.options.with_token_ids,
             formatter=self._formatter(request.sampling.logprobs),
             prompt_formatter=self._formatter(request.sampling.prompt_logprobs),
-            calls=calls if tools.is_on else None,
+            messages=messages,
         )
 
     def completions_answer(self, request: CompletionsRequest) -> CompletionsAnswer:
@@ -117,18 +201,27 @@ class CompletionOrder:
         request, opened = self.request, Opened()
         for place, name in enumerate(self.names):
             prompt = await self._prompt(request, place)
-            stream = await stack.enter_async_context(self._generate(prompt, name, place))
-            echoed = await self.echoed(place)
-            opened.append((stream, AnsweredPrompt(stream.prompt_token_ids, echoed)))
+            stream, sampling = None, request.sampling
+            if isinstance(request, ChatRequest):
+                is_call, tools = request.options.form_field == "tools", request.tools
+                asked = await with_form_behind(
+                    self.generator, prompt, sampling, tools, is_call=is_call
+                )
+                prompt, sampling = asked
+            if self.generates:
+                opening = self._generate(prompt, sampling, name, place)
+                stream = await stack.enter_async_context(opening)
+            ids = await self._ids_of(prompt) if stream is None else stream.prompt_token_ids
+            opened.append((stream, AnsweredPrompt(ids, await self.echoed(place))))
         return opened
 
     def _generate(
-        self, prompt: Prompt, name: str, place: int
+        self, prompt: Prompt, sampling: SamplingParams, name: str, place: int
     ) -> AbstractAsyncContextManager[GenerationStream]:
         options = self.request.options
         return self.generator.generate(
             prompt,
-            self.request.sampling,
+            sampling,
             request_id=name,
             principal=self.principal,
             cache_salt=options.runtime.cache_salt,
@@ -137,15 +230,16 @@ class CompletionOrder:
             streaming=options.stream,
             deadline_s=options.runtime.deadline_s,
             merge_s=self.merge_s,
-            note=None if self.values is None else self._note(name, place, self.values),
+            note=self._note(name, place) if self.is_noted else None,
         )
 
-    def _note(self, name: str, place: int, values: JsonObject) -> AdmissionNote:
+    def _note(self, name: str, place: int) -> AdmissionNote:
         """For the journal; the first one has the body."""
+        kept = KeptRequest(values=self.values, is_keyed=self.is_keyed)
         return AdmissionNote(
             name=name,
             surface=SURFACE,
-            body=b"" if place else msgspec.json.encode(values),
+            body=b"" if place else msgspec.json.encode(kept),
             created_at=self.created,
             is_resumable=True,
         )
@@ -159,22 +253,25 @@ class CompletionOrder:
             return prompt
         return await self.generator.tokenize(prompt, add_special_tokens=False)
 
+    async def _ids_of(self, prompt: Prompt) -> list[int]:
+        """Of a prompt that no engine is asked about, as the runtime would make them."""
+        if isinstance(prompt, list):
+            return prompt
+        assert isinstance(prompt, str)
+        return await self.generator.tokenize(prompt, add_special_tokens=True)
+
     async def echoed(self, place: int) -> str:
         """The text of a prompt, if it is to be echoed."""
         request = self.request
         if isinstance(request, ChatRequest) or not request.echo:
             return ""
-        return await echo_of(self.generator, request.prompts[place])
+        prompt = request.prompts[place]
+        return prompt if isinstance(prompt, str) else await self.generator.detokenize(prompt)
 
     def usage(self, streams: Sequence[GenerationStream]) -> Usage:
         """Of all prompts; a token that is thrown away is none."""
-        usage = usage_of([stream.usage for stream in streams])
+        usage = streams[0].usage if len(streams) == 1 else usage_of([s.usage for s in streams])
         return usage if self.keeps_output else attrs.evolve(usage, output_tokens=0)
-
-
-async def echo_of(generator: Generator, prompt: TextOrIds) -> str:
-    """The text of a prompt."""
-    return prompt if isinstance(prompt, str) else await generator.detokenize(prompt)
 
 
 @attrs.frozen
@@ -185,6 +282,11 @@ class AdoptedOrder:
     streams: Sequence[AdoptedStream]
     # It must have ended at this time (trio's clock).
     deadline: float = math.inf
+
+    @property
+    def admitted_at(self) -> float:
+        """See `Streams`."""
+        return self.streams[0].admitted_at
 
     async def open(self, stack: AsyncExitStack) -> Opened | None:
         """They go on until the stack is left. None: two lives have died of one of them."""

@@ -11,7 +11,8 @@ import attrs
 from ...engine.messages import FinishReason
 from ...runtime.text.outputs import GenerationOutput, Logprobs, Usage
 from ..errors import ApiError
-from ..openai.chat import AnsweredPrompt
+from ..openai.chat import AnsweredPrompt, WholeChoice
+from ..openai.responses_request import ids_bytes, text_bytes
 
 
 @attrs.define(eq=False)
@@ -62,6 +63,17 @@ class ChoiceRecord:
             texts=texts,
         )
 
+    def whole(self) -> WholeChoice:
+        """All of it."""
+        piece = self.piece(0, len(self.token_ids), with_end=True)
+        return WholeChoice(self.prompt, piece, self.inexact_from)
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep it."""
+        logprobs = 0 if self._logprobs is None else self._logprobs.size_bytes
+        return ids_bytes(len(self.token_ids)) + sum(map(text_bytes, self.texts)) + logprobs
+
 
 @attrs.define(eq=False)
 class CompletionRecord:
@@ -74,6 +86,24 @@ class CompletionRecord:
     usage: Usage | None = attrs.field(default=None, init=False)
     # What it ended with otherwise.
     error: ApiError | None = attrs.field(default=None, init=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep it."""
+        prompts = {id(choice.prompt): choice.prompt for choice in self.choices}
+        asked = [
+            ids_bytes(len(each.token_ids)) + text_bytes(each.echoed) for each in prompts.values()
+        ]
+        scored = [each.logprobs.size_bytes for each in prompts.values() if each.logprobs]
+        return sum(choice.size_bytes for choice in self.choices) + sum(asked) + sum(scored)
+
+    @property
+    def why(self) -> str:
+        """Why it ended, in a word: the code of its error, or of its choices; "" before that."""
+        if self.error is not None:
+            return self.error.code
+        reasons = {each.finish_reason.value for each in self.choices if each.finish_reason}
+        return "+".join(sorted(reasons)) if self.has_ended else ""
 
     def end(self, how: Usage | ApiError) -> None:
         """Every choice has its end, or it failed; the first end stays."""

@@ -1,10 +1,11 @@
-"""Completions service: streamed completions by id, here and in other frontends.
+"""Completions service: chat completions and completions by id, here and in other frontends.
 
-They run above all connections; what a connection holds is a reader. Each is known until its client
-has had all of it, or has stayed away for too long.
+They run above all connections; a connection holds a reader, or waits for the whole answer. Each is
+known until its client has had all of it or stayed away too long; with a key as ended responses are.
 """
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -16,28 +17,40 @@ import trio
 
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
-from ...runtime.journal.journal import Journal
 from ...runtime.messages import ForeignVerb
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, frontends_died
-from ..openai.completion_requests import (
-    ChatRequest,
-    CompletionsRequest,
-    read_chat_request,
-    read_completions_request,
-)
+from ..openai.completion_requests import ChatRequest, CompletionsRequest
 from ..openai.response_id import IdSource
+from ..openai.responses_request import json_bytes
+from ..responses.claims import Standing
+from ..responses.executions import FORGOTTEN, INTERRUPTED, UNREADABLE, Execution, ExecutionCall
 from ..responses.foreign import ForeignResponses
+from ..responses.ignored_tools import IgnoredTools
+from ..responses.kept import is_long, kept_request
+from ..responses.retention import Retention
+from ..responses.store import ResponseStore
 from ..responses.verbs import ChunkBatch
 from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
-from .completion import CompletionReader, StreamedCompletion
-from .cursor import RESUMABLE_CHOICES_MAX
-from .order import CHAT_KIND, COMPLETIONS_KIND, AdoptedOrder, CompletionOrder
+from .completion import CompletionReader, ServedCompletion
+from .order import AdoptedOrder, CompletionOrder, request_again
 
 logger = logging.getLogger(__name__)
+# Writes down the id under which something is executed: a drawn one, or that of a life before.
+Claim = Callable[[Callable[[], str]], str]
+
+
+def unclaimed(draw: Callable[[], str]) -> str:
+    """Where no one else may go on with it."""
+    return draw()
+
+
 # How long another frontend waits for further chunks, and how many tokens it gets at once.
 CHUNKS_WAIT_S = 1.0
 CHUNK_TOKENS_MAX = 256
+# What one that is kept costs beside its request and its output; an estimate.
+COMPLETION_BYTES = 4096
 
 
 @attrs.define(eq=False)
@@ -51,87 +64,192 @@ class CompletionService:
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
     start: Callable[[Callable[..., Awaitable[None]], str], Awaitable[None]]
-    # Called when one has ended.
-    on_ended: Callable[[], None]
-    # Whether the model's template shows tools.
-    has_tools: bool = False
-    # Where a successor of this frontend finds them, if there is one.
-    journal: Journal | None = None
-    # How long one whose reader was cut off, with a frontend before this one, waits for it.
-    adopted_keep_s: float = 0.0
-    # All that may be read.
-    _completions: dict[str, StreamedCompletion] = attrs.field(factory=dict, init=False)
+    # Where executions of requests with keys are known, and the journal that a successor finds.
+    store: ResponseStore
+    answer_format: AnswerFormat = TEXT_ALONE
+    _ignored_tools: IgnoredTools = attrs.field(factory=IgnoredTools, init=False)
+    # Those that run, or are held; and those that may be asked for again.
+    _live: dict[str, ServedCompletion] = attrs.field(factory=dict, init=False)
+    _kept: Retention[ServedCompletion] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits = self.settings.limits
+        bounds = (limits.ended_responses_max, limits.ended_bytes_max)
+        self._kept = Retention(*bounds, self._handle_forgotten)
 
     @property
     def active(self) -> int:
         """How many have not ended."""
-        return sum(not each.record.has_ended for each in self._completions.values())
+        return sum(not each.has_ended for each in self._live.values())
 
     def cancel_all(self, reason: str) -> None:
         """End those that run."""
-        for completion in self._completions.values():
+        for completion in self._live.values():
             completion.cancel(reason)
 
     def order(
-        self, request: ChatRequest | CompletionsRequest, principal: str, values: JsonObject
+        self,
+        request: ChatRequest | CompletionsRequest,
+        principal: str,
+        values: JsonObject,
+        claim: Claim = unclaimed,
+        *,
+        is_keyed: bool = False,
     ) -> CompletionOrder:
-        """Of a client's request, whose body this is."""
+        """Of a client's request, whose body this is; its id is what `claim` makes of a new one."""
         is_streamed = request.options.stream
+        if isinstance(request, ChatRequest):
+            self._ignored_tools.note(request.tools.given.ignored)
         order = CompletionOrder(
-            completion_id=self.ids.draw(_kind_of(request)),
+            completion_id=claim(partial(self.ids.draw, request.kind)),
             created=int(time.time()),
             principal=principal,
             request=request,
             generator=self.generator,
+            values=values,
             merge_s=self.settings.merge_s(streaming=is_streamed),
+            is_keyed=is_keyed,
         )
-        is_resumable = is_streamed and order.choice_count <= RESUMABLE_CHOICES_MAX
-        order.values = values if is_resumable else None
+        is_wanted = is_streamed or is_keyed or is_long(request.sampling, order.choice_count)
+        order.is_noted = is_wanted and self.store.journal is not None
         return order
 
     @asynccontextmanager
-    async def open(self, order: CompletionOrder) -> AsyncIterator[CompletionReader]:
+    async def open(
+        self,
+        order: CompletionOrder,
+        position: str | None = None,
+        *,
+        must_be_begun: bool = False,
+    ) -> AsyncIterator[CompletionReader]:
         """Start a streamed completion and read it in this block; it was admitted when that begins.
 
+        One that a life of this frontend before has begun goes on, from behind this position.
         Raises `ApiError` when it is refused. Cancelled meanwhile: it is aborted.
         """
-        self.check_accepting()
+        known = self._get(order.completion_id, order.principal)
+        if known is not None:
+            known.keep_s = math.inf if order.is_keyed else order.request.options.keep_s
+            with known.held(), known.reading(position, has_ids=order.is_kept) as reader:
+                yield reader
+            return
+        if must_be_begun:  # a client has seen its beginning
+            raise completion_not_found(order.completion_id)
         keep_s, keep_max_s = order.request.options.keep_s, self.settings.resume_keep_s
         if keep_s > keep_max_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_max_s:g} on this server")
-        completion = StreamedCompletion(order, order, keep_s, self.on_ended)
-        await self._start(completion)
-        with completion.reading() as reader:
-            yield reader
+        completion = self._make(order, keep_s)
+        with completion.held():
+            await self._start(completion)
+            with completion.reading(has_ids=order.is_kept) as reader:
+                yield reader
 
-    async def _start(self, completion: StreamedCompletion) -> None:
+    @asynccontextmanager
+    async def answer(self, order: CompletionOrder) -> AsyncIterator[ServedCompletion]:
+        """One that has ended, and was sent when this block is left; maybe begun by a life before.
+
+        Raises `ApiError`: it is refused, or fails. Cancelled meanwhile: it is aborted; with a key
+        it goes on once it was admitted.
+        """
+        if self._get(order.completion_id, order.principal) is not None:
+            async with self.whole(order.completion_id, order.principal) as completion:
+                yield completion
+            return
+        completion = self._make(order)
+        if not order.is_keyed:
+            try:
+                await completion.collect()
+                yield completion
+            finally:
+                self.settle(completion)
+            return
+        with completion.held():
+            await self._start(completion)
+            await completion.wait_ended()
+            yield completion
+
+    def _make(self, order: CompletionOrder, keep_s: float = 0.0) -> ServedCompletion:
+        self.check_accepting()
+        return ServedCompletion(order, order, self, math.inf if order.is_keyed else keep_s)
+
+    async def _start(self, completion: ServedCompletion) -> None:
         """Returns when it was admitted; raises `ApiError` if it was not."""
-        name = f"completion {completion.order.completion_id}"
-        await self.start(partial(self._run, completion), name)
+        await self.start(completion.run, f"completion {completion.order.completion_id}")
 
-    async def _run(
-        self,
-        completion: StreamedCompletion,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    # ---- what is known
+
+    def add(self, completion: ServedCompletion) -> None:
+        """It was admitted."""
+        self._live[completion.order.completion_id] = completion
+        if completion.order.is_keyed:
+            self.store.executions.handle_admitted(completion.order.completion_id)
+
+    def settle(self, completion: ServedCompletion) -> None:
+        """It has ended and is not held: it is kept as long as it may be asked for."""
+        order, is_cut = completion.order, completion.is_cut
+        completion_id, is_keyed = order.completion_id, order.is_keyed
+        self._live.pop(completion_id, None)
+        if is_cut or not (is_keyed or (completion.keep_s and not completion.is_over)):
+            self._kept.drop(completion_id)
+            self._forget(completion)
+            if is_keyed:
+                self.store.bury(completion_id, Standing.LOST, INTERRUPTED)
+        elif not (is_keyed and completion_id in self._kept):
+            now, until_s = trio.current_time(), completion.scope.deadline
+            if is_keyed:
+                until_s = now + self.settings.limits.ended_s
+            size_bytes = COMPLETION_BYTES + json_bytes(order.values) + completion.record.size_bytes
+            self._kept.keep(completion_id, completion, size_bytes, until_s)
+            self._kept.forget_old(now)
+        self.store.on_ended()
+
+    def _handle_forgotten(
+        self, completion_id: str, completion: ServedCompletion, is_over: bool
     ) -> None:
-        order = completion.order
-        self._completions[order.completion_id] = completion
-        try:
-            await completion.run(task_status=task_status)
-        finally:
-            del self._completions[order.completion_id]
-            if self.journal is not None and order.values is not None:
-                for name in order.names:
-                    self.journal.forget(name)
+        if completion.order.is_keyed and not is_over:
+            self.store.bury(completion_id, Standing.GONE, FORGOTTEN)
+        self._forget(completion)
+
+    def _forget(self, completion: ServedCompletion) -> None:
+        journal = self.store.journal
+        if journal is not None and completion.order.is_noted:
+            journal.forget(*completion.order.names)
+
+    def _find(self, completion_id: str, principal: str) -> ServedCompletion:
+        completion = self._get(completion_id, principal)
+        if completion is None:
+            raise completion_not_found(completion_id)
+        return completion
+
+    def _get(self, completion_id: str, principal: str) -> ServedCompletion | None:
+        found = self._live.get(completion_id)
+        if found is None:
+            found = self._kept.find(completion_id, trio.current_time())
+        return None if found is None or found.order.principal != principal else found
+
+    async def look_up(self, completion_id: str, principal: str, asked: ExecutionCall) -> Execution:
+        """How one with a key stands; see `Executions.look_up`."""
+        find = partial(self._get, completion_id, principal)
+        return await self.store.executions.look_up(completion_id, asked, find)
 
     # ---- reading again
+
+    @asynccontextmanager
+    async def whole(self, completion_id: str, principal: str) -> AsyncIterator[ServedCompletion]:
+        """One that a frontend before this one has admitted, at its end; it was sent when this block
+        is left. Raises `ApiError`: there is none (for this principal).
+        """
+        completion = self._find(completion_id, principal)
+        with completion.held():
+            await completion.wait_ended()
+            yield completion
+            completion.is_over = True
 
     @asynccontextmanager
     async def read(
         self, completion_id: str, principal: str, position: str | None, *, is_last: bool = True
     ) -> AsyncIterator["CompletionReader | ForeignCompletionReader"]:
-        """Read a completion, here or in another frontend, in this block.
+        """Read a streamed completion, here or in another frontend, in this block.
 
         With `is_last` it is forgotten when all was read. Raises `ApiError`: there is none (for this
         principal), or no frame of this id yet.
@@ -142,13 +260,15 @@ class CompletionService:
             await reader.wait_ready()
             yield reader
             return
-        completion = self._find(completion_id, principal)
+        completion = self._find_stream(completion_id, principal)
+        if position is not None and self.store.may_lack_events(*completion.order.names):
+            await completion.catch_up(position)
         with completion.reading(position, is_last=is_last) as attached:
             yield attached
 
-    def _find(self, completion_id: str, principal: str) -> StreamedCompletion:
-        completion = self._completions.get(completion_id)
-        if completion is None or completion.order.principal != principal:
+    def _find_stream(self, completion_id: str, principal: str) -> ServedCompletion:
+        completion = self._find(completion_id, principal)
+        if not completion.order.request.options.stream:
             raise completion_not_found(completion_id)
         return completion
 
@@ -156,9 +276,13 @@ class CompletionService:
         self, completion_id: str, principal: str, position: str | None
     ) -> ChunkBatch:
         """For another frontend: what comes behind this id, or comes in a moment."""
-        completion = self._find(completion_id, principal)
+        completion = self._find_stream(completion_id, principal)
+        if position is not None and self.store.may_lack_events(*completion.order.names):
+            with trio.move_on_after(CHUNKS_WAIT_S) as waiting:
+                await completion.catch_up(position)
+            if waiting.cancelled_caught:
+                return ChunkBatch("", position, is_last=False)
         with completion.reading(position, is_last=False) as reader:
-            reader.cursor.check_resumable()
             with trio.move_on_after(CHUNKS_WAIT_S):
                 await reader.wait_ready()
             frames = reader.take(CHUNK_TOKENS_MAX).decode()
@@ -183,38 +307,36 @@ class CompletionService:
                 await self._start(completion)
             except (ApiError, msgspec.MsgspecError) as failure:
                 logger.error("completion %s cannot be read again: %s", completion_id, failure)
+                self.store.bury(completion_id, Standing.LOST, UNREADABLE)
                 for adopted in found:
                     adopted.forget()
             else:
                 found[0].note_rebuilt()
 
-    def _rebuild(self, completion_id: str, parts: list[AdoptedStream]) -> StreamedCompletion:
+    def _rebuild(self, completion_id: str, parts: list[AdoptedStream]) -> ServedCompletion:
         """Raises what reading its request does, as `ApiError` or `msgspec.DecodeError`."""
         parts.sort(key=lambda part: int(part.admission.name.partition("-")[2] or 0))
         admission, model = parts[0].admission, self.generator.model_name
-        values = msgspec.json.decode(admission.body, type=JsonObject)
-        request: ChatRequest | CompletionsRequest
-        if completion_id.startswith(f"{CHAT_KIND}_"):
-            request = read_chat_request(values, model=model, has_tools=self.has_tools)
-        else:
-            request = read_completions_request(values, model=model)
-        first = admission.requests[0]
+        kept = kept_request(admission)
+        asked = (completion_id, kept.values)
+        request = request_again(*asked, model=model, answer_format=self.answer_format)
         order = CompletionOrder(
             completion_id=completion_id,
             created=admission.created_at,
-            principal=first.principal,
+            principal=admission.requests[0].principal,
             request=request,
             generator=self.generator,
-            values=values,
+            values=kept.values,
+            is_keyed=kept.is_keyed,
+            is_noted=True,
         )
         if [part.admission.name for part in parts] != order.names:
-            raise frontends_died(
-                "completion", "completion_lost"
-            )  # it was cut within its admission, of which its client does not know
+            # It was cut within its admission, of which its client does not know.
+            raise frontends_died("completion", "completion_lost")
         deadline = parts[0].admitted_at + request.options.runtime.deadline_s
-        keep_s = max(request.options.keep_s, self.adopted_keep_s)
+        keep_s = max(request.options.keep_s, self.store.adopted_keep_s)
         streams = AdoptedOrder(order, parts, deadline)
-        return StreamedCompletion(order, streams, keep_s, self.on_ended)
+        return ServedCompletion(order, streams, self, math.inf if kept.is_keyed else keep_s)
 
 
 @attrs.define(eq=False)
@@ -231,9 +353,15 @@ class ForeignCompletionReader:
     _frames: bytes = attrs.field(default=b"", init=False)
     _is_last: bool = attrs.field(default=False, init=False)
 
+    def wake_up(self) -> None:
+        """Of no effect: its owner answers in a moment, if only that nothing has come."""
+
     async def wait_ready(self) -> None:
-        """Return when there is something to take, or all was taken. Raises `ApiError`."""
-        while not (self._frames or self._is_last):
+        """Return when there is something to take, all was taken, or nothing has come for a moment.
+
+        Raises `ApiError`.
+        """
+        if not (self._frames or self._is_last):
             try:
                 batch: ChunkBatch = await self.foreign.call(
                     ForeignVerb.CHUNKS, self.completion_id, self.principal, self.position
@@ -252,15 +380,11 @@ class ForeignCompletionReader:
         return frames
 
 
-def _kind_of(request: ChatRequest | CompletionsRequest) -> str:
-    return CHAT_KIND if isinstance(request, ChatRequest) else COMPLETIONS_KIND
-
-
 def completion_not_found(completion_id: str) -> ApiError:
     """The 404 for an id that is unknown, or another principal's."""
     return ApiError(
         404,
-        f"No streamed completion with the id {completion_id[:100]!r} runs or is kept",
+        f"Streamed completion with id {completion_id[:100]!r} not found",
         "completion_not_found",
         param="id",
     )

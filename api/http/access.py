@@ -11,10 +11,12 @@ so that neither the number of equal characters nor the key that matched can be t
 themselves are not kept.
 """
 
+import base64
 import hashlib
 import hmac
 import ipaddress
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -85,11 +87,8 @@ class OriginPolicy:
         name = split[0]
         if ANY in self.hosts or name in self.hosts or _cannot_be_rebound(name):
             return
-        raise ApiError(
-            403,
-            "This server does not answer for that host name; its operator can, with --allowed-host",
-            "host_not_allowed",
-        )
+        reason = f"The host {name[:100]!r} is not allowed; --allowed-host of `serve` adds one"
+        raise ApiError(403, reason, "host_not_allowed")
 
     def check_origin(self, origin: str | None, host: str) -> None:
         """Raise `ApiError` 403 for a browser's page of another origin. No Origin: no browser."""
@@ -102,7 +101,8 @@ class OriginPolicy:
             default = _DEFAULT_PORTS[scheme]
             if split is not None and (split[0], split[1] or default) == (name, port or default):
                 return
-        raise ApiError(403, "Pages of that origin may not use this server", "origin_not_allowed")
+        reason = f"Pages of {origin[:100]!r} are not allowed; --allowed-origin of `serve` adds one"
+        raise ApiError(403, reason, "origin_not_allowed")
 
     def allows_cross_origin(self, origin: str) -> bool:
         """Whether the origin is on the allow-list, so that CORS headers are sent for it."""
@@ -127,6 +127,28 @@ def _split_origin(origin: str) -> tuple[str, str, int | None] | None:
     if not mark or scheme not in _DEFAULT_PORTS or split is None:
         return None  # "null", an extension's origin, nonsense
     return scheme, *split
+
+
+# What browsers offer for a socket, as they cannot set its headers: this name, and one that has the
+# key behind the prefix, in base64url. The answer selects the name alone.
+SUBPROTOCOL = "triolet"
+KEY_PREFIX = "triolet.key."
+
+
+def authorization_of_offer(offered: Iterable[str]) -> str | None:
+    """The `Authorization` header that an offer of subprotocols stands for; None without a key.
+
+    Raises `ApiError` 401 for what is not base64url.
+    """
+    for name in offered:
+        if name.startswith(KEY_PREFIX):
+            text = name.removeprefix(KEY_PREFIX)
+            try:
+                key = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+                return f"{_BEARER}{key.decode()}"
+            except ValueError as error:
+                raise _unauthorized("The key in the subprotocol is not base64url") from error
+    return None
 
 
 # Everyone, when no key is configured.
@@ -194,6 +216,15 @@ class Authentication:
             return self.check_admin(authorization)
         except ApiError:
             return ANONYMOUS
+
+
+def authorization_of(header: Callable[[str], str | None]) -> str | None:
+    """The `Authorization` header of a request, or what Anthropic's and Azure's clients send."""
+    authorization = header("authorization")
+    if authorization is not None:
+        return authorization
+    key = header("x-api-key") or header("api-key")
+    return None if key is None else f"{_BEARER}{key}"
 
 
 def _presented(authorization: str | None) -> bytes:

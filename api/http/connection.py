@@ -5,24 +5,26 @@ counting, and knows no routes.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
-from http import HTTPStatus
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import attrs
 import msgspec
 import trio
 
+from ..access_log import AccessEntry
 from ..errors import ApiError, body_too_large, no_room
 from ..schema.fields import JsonObject, decode_object
-from ..settings import HttpLimits, InputShare
+from ..settings import LOCAL, HttpLimits, InputShare
+from .answers import LAST_CHUNK, Headers, http_date, write_chunk, write_head
+from .held import HttpState, encode_position, encode_state
 from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
 from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+# What follows an answer.
+NEXT, LAST = HttpState(), HttpState(is_last=True)
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
-Headers = Iterable[tuple[str, str]]
 
 
 @attrs.define(eq=False)
@@ -35,6 +37,8 @@ class HttpConnection:
     stream: BoundedStream
     limits: HttpLimits
     share: InputShare = attrs.field(factory=InputShare)
+    # Whom it is counted for.
+    address: str = LOCAL
 
     # Around all that is done for the client, while `reading`: cancelled when it leaves before it is
     # answered, or sends no next request in time. One for all requests: each would cost a scope.
@@ -48,6 +52,16 @@ class HttpConnection:
     is_gone: bool = attrs.field(default=False, init=False)
     # Headers that every answer to the present request carries.
     standing_headers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
+    # How the protocol of the present request writes an error.
+    error_body: Callable[[ApiError], JsonObject] = attrs.field(default=ApiError.body, init=False)
+    # What the access log says of the present request.
+    access: AccessEntry = attrs.field(factory=AccessEntry, init=False)
+    # What a successor is to do with the present request; another object after each event.
+    state: HttpState = attrs.field(factory=HttpState, init=False)
+    # That which was described last.
+    _described: HttpState = attrs.field(factory=HttpState, init=False)
+    # An event stream has said nothing for long: a comment is due.
+    is_silent: bool = attrs.field(default=False, init=False)
     _input: ReadAhead = attrs.field(init=False)
     # Of the present request, what was not read yet.
     _body: CountedBody | ChunkedBody = attrs.field(init=False)
@@ -59,6 +73,12 @@ class HttpConnection:
     def __attrs_post_init__(self) -> None:
         self._input = ReadAhead(self.stream, self.limits.pipelined_bytes_max)
         self._body = CountedBody(0)
+
+    def take_over(self, state: HttpState, kept_input: bytes) -> None:
+        """Go on where another process was: with this request, of which it had read so much."""
+        self.state = state
+        self._input.buffer += kept_input
+        self._closing = state.is_last
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
@@ -85,8 +105,10 @@ class HttpConnection:
         Raises `ApiError` (400, 408, 431, 501…), after which only an answer may follow.
         """
         self.request, self.status, self.route, self.standing_headers = None, 0, "-", []
+        self.error_body = ApiError.body
         try:
             if self._take_head() or await self._receive_head():
+                self.access = AccessEntry(trio.current_time())
                 return self.request
         except ApiError:
             self._closing = True
@@ -109,7 +131,7 @@ class HttpConnection:
         if head is None:
             return False
         self.request, self._body = head.request, head.body
-        self._is_awaited = head.expects_continue
+        self._is_awaited = head.expects_continue and not self.state.is_continued
         self._closing |= not head.keeps_alive
         return True
 
@@ -163,6 +185,7 @@ class HttpConnection:
     async def _receive_body(self) -> None:
         if self._is_awaited:
             self._is_awaited = False
+            self.state = HttpState(self.state.claimed, is_continued=True)
             await self.stream.send_all(CONTINUE)
         if not await self._input.more():
             raise trio.BrokenResourceError("the client closed within a body")
@@ -177,6 +200,35 @@ class HttpConnection:
         self.request.check_json()
         return decode_object(await self.read_body())
 
+    def describe(self) -> bytes:
+        """See `HeldState`."""
+        self._described = self.state
+        return encode_state(self.state)
+
+    def note(self) -> bytes | None:
+        """See `HeldState`: events of a stream only move it on."""
+        before, state = self._described, self.state
+        if state.is_begun and before.is_begun and before.claimed == state.claimed:
+            return encode_position(state.position)
+        return None
+
+    def claim(self, draw: Callable[[], str]) -> str:
+        """The id under which the present request is executed: a new one, or a successor's task.
+
+        It is written down before: a process that goes on with this connection repeats nothing.
+        """
+        if not self.state.claimed:
+            self.access.note_id(claimed := draw())
+            self.state = HttpState(claimed, is_continued=self.state.is_continued)
+            if self.stream.held is not None:
+                self.stream.held.publish()
+        return self.state.claimed
+
+    def execute_once(self) -> None:
+        """What is done for the present request from here on is not to be done by a successor."""
+        if self.stream.held is not None:
+            self.stream.held.refuse()
+
     # ---- answers
 
     async def answer(
@@ -184,10 +236,11 @@ class HttpConnection:
     ) -> None:
         """Send one whole answer; a HEAD request gets its headers alone."""
         all_headers = [*self.standing_headers, *headers]
-        if status != 204:
+        if status not in (204, 304):
             all_headers.append(("content-type", content_type))
             all_headers.append(("content-length", str(len(body))))
         head = self._begin(status, all_headers)
+        self._handle_answered()
         await self.stream.send_all(head if self._is_head else head + body)
 
     async def answer_json(self, status: int, value: object, headers: Headers = ()) -> None:
@@ -196,10 +249,15 @@ class HttpConnection:
 
     async def answer_error(self, error: ApiError) -> None:
         """Send the error object with its status and `Retry-After`."""
-        await self.answer_json(error.status, error.body(), error.headers())
+        self.access.error = error.code
+        await self.answer_json(error.status, self.error_body(error), error.headers())
 
     async def start_events(self) -> None:
-        """Begin a stream of server-sent events."""
+        """Begin a stream of server-sent events; one that a life before began goes on."""
+        # A client of HTTP/1.0 learns by the close where the stream ends.
+        self._is_chunked = self.request is not None and self.request.http_version == "1.1"
+        if self.state.is_begun:
+            return
         headers = [
             *self.standing_headers,
             ("content-type", EVENT_STREAM_TYPE),
@@ -207,23 +265,32 @@ class HttpConnection:
             # Asks nginx, a frequent front, not to collect the stream before passing it on.
             ("x-accel-buffering", "no"),
         ]
-        # A client of HTTP/1.0 learns by the close where the stream ends.
-        self._is_chunked = self.request is not None and self.request.http_version == "1.1"
         if self._is_chunked:
             headers.append(("transfer-encoding", "chunked"))
-        await self.stream.send_all(self._begin(200, headers))
+        head = self._begin(200, headers)
+        self.state = HttpState(self.state.claimed, is_begun=True)
+        await self.stream.send_all(head)
 
-    async def send_events(self, data: bytes) -> None:
-        """Write some whole events in one call."""
+    async def send_events(self, data: bytes, position: str | int | None = None) -> None:
+        """Write some whole events in one call; a successor goes on behind this position."""
         if data and not self._is_head:
+            self.state = HttpState(self.state.claimed, is_begun=True, position=position)
             await self.stream.send_all(write_chunk(data) if self._is_chunked else data)
 
     async def end_events(self, data: bytes = b"") -> None:
         """Send the last events and end the stream in order: nothing was lost."""
         if self._is_chunked:
             data = (write_chunk(data) if data else b"") + LAST_CHUNK
+        self._handle_answered()
         if data and not self._is_head:
             await self.stream.send_all(data)
+
+    def _handle_answered(self) -> None:
+        """What is written next is the end of this answer: its request is needed no more."""
+        is_last = self._closing or not self._body.is_whole
+        self.state = LAST if is_last else NEXT
+        if self.stream.held is not None:
+            self._input.keep_from_here()
 
     @property
     def _is_head(self) -> bool:
@@ -234,6 +301,7 @@ class HttpConnection:
             self._closing = True  # the client may send its body now, or not
         if self._closing:
             headers.append(("connection", "close"))
+        headers.append(("date", http_date(int(time.time()))))
         head = write_head(status, headers)
         self.status = status
         return head
@@ -277,9 +345,13 @@ class HttpConnection:
             return False
         if self._body.is_whole:
             return True
+        is_read = False
         with trio.move_on_after(self.limits.linger_s), contextlib.suppress(ApiError):
-            return await self._read_away()
-        return False
+            is_read = await self._read_away()
+        if is_read and self.stream.held is not None:  # it was to be the last
+            self._handle_answered()
+            self.stream.held.publish()
+        return is_read
 
     async def _read_away(self) -> bool:
         size = len(self._body.take(self._input.buffer))
@@ -309,19 +381,3 @@ class HttpConnection:
                         break
                     size += len(data)
         await self.stream.aclose()
-
-
-def write_head(status: int, headers: Headers) -> bytes:
-    """The head of an answer. Raises `ValueError` for a value that would break it."""
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}"]
-    for name, value in headers:
-        if "\r" in value or "\n" in value or "\0" in value:
-            raise ValueError(f"the value of the header {name} has a line break")
-        lines.append(f"{name}: {value}")
-    lines.append("\r\n")
-    return "\r\n".join(lines).encode("latin-1")
-
-
-def write_chunk(data: bytes) -> bytes:
-    """One chunk of a body whose length is not known (RFC 9112, 7.1); `data` must not be empty."""
-    return b"%x\r\n%b\r\n" % (len(data), data)

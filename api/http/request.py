@@ -90,18 +90,22 @@ class HttpRequest:
         """The first value of a header, by its lower-case name; `absent` when there is none."""
         return self._first.get(name, absent)
 
-    def tokens(self, name: str) -> set[str]:
-        """The comma-separated tokens of all headers of that name, lower case."""
+    def values(self, name: str) -> list[str]:
+        """The comma-separated values of all headers of that name, as sent."""
         if name not in self._first:
-            return set()
+            return []
         values = ",".join([value for given, value in self.headers if given == name])
-        return {token.strip().lower() for token in values.split(",") if token.strip()}
+        return [value.strip() for value in values.split(",") if value.strip()]
+
+    def tokens(self, name: str) -> set[str]:
+        """The same, lower case."""
+        return {value.lower() for value in self.values(name)}
 
     def check_json(self) -> None:
         """Raise `ApiError` 415 for a body that is declared as something else, or compressed."""
         declared = self.header("content-type", JSON_TYPE)
         if declared != JSON_TYPE and not is_json_type(declared):
-            message = "The body must be sent as application/json"
+            message = "The body must have the header content-type: application/json"
             raise ApiError(415, message, "unsupported_media_type")
         if self.header("content-encoding", "identity").lower() != "identity":
             message = "The body must be sent without Content-Encoding"

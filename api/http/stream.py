@@ -11,7 +11,6 @@ noticed while it is being answered, without a task for each answer.
 import contextlib
 import os
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,6 +20,8 @@ import trio
 from ...nurseries.tasks.background import BackgroundTask, start_background_task_soon
 from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import single_errors_unwrapped
+from ...transports.takeover.tcp import abort
+from .held import HeldStream
 
 # One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
 PIECE_BYTES = 256 * 2**10
@@ -29,8 +30,6 @@ PIECE_BYTES = 256 * 2**10
 UNSENT_BYTES_MAX = 16 * 2**10
 # Of one read, unless its caller says.
 RECEIVE_BYTES = 64 * 2**10
-# struct linger: on, 0 s: close sends RST and the kernel drops what waits.
-_LINGER_NONE = struct.pack("ii", 1, 0)
 
 
 @attrs.define(eq=False)
@@ -39,6 +38,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
 
     transport: trio.abc.Stream
     write_s: float
+    # Where a successor finds it, if it may go on with it.
+    held: HeldStream | None = None
     aborted: bool = attrs.field(default=False, init=False)
     _is_socket: bool = attrs.field(init=False)
     # A piece waits for the kernel: nothing may overtake it.
@@ -64,10 +65,28 @@ class BoundedStream(trio.abc.HalfCloseableStream):
             if data:
                 await self.abort()
             raise
-        view = memoryview(data)
+        if self.held is not None:
+            self.held.follow(data)
+        await self._write(memoryview(data))
+
+    async def finish(self, rest: bytes) -> None:
+        """Write what is left of a chunk that another process began; raises as `send_all`."""
+        await self._write(memoryview(rest))
+
+    async def _write(self, view: memoryview) -> None:
+        if self.held is not None:
+            self.held.written += len(view)
         view = view[self._write_now(view) :]
+        if view:
+            await self._write_slowly(view)
+
+    async def _write_slowly(self, view: memoryview) -> None:
+        if self.held is not None:
+            self.held.unwritten = view
         for start in range(0, len(view), PIECE_BYTES):
             await self._send_piece(view[start : start + PIECE_BYTES])
+        if self.held is not None:
+            self.held.unwritten = b""
 
     def _write_now(self, view: memoryview) -> int:
         """How many bytes the kernel took; 0 also for an error, which the slow way will meet."""
@@ -108,6 +127,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         while (descriptor := own.fileno()) >= 0:
             await trio.lowlevel.wait_readable(descriptor)
             try:
+                if self.held is not None:
+                    return self.held.receive(own.fileno(), max_bytes or RECEIVE_BYTES)
                 return os.read(own.fileno(), max_bytes or RECEIVE_BYTES)
             except BlockingIOError:
                 continue  # a spurious wake-up
@@ -115,6 +136,14 @@ class BoundedStream(trio.abc.HalfCloseableStream):
                 if own.fileno() >= 0:
                     raise trio.BrokenResourceError(f"the connection broke: {error}") from error
         raise trio.ClosedResourceError("this stream was closed")
+
+    def end_held(self) -> None:
+        """Say that nothing more comes if another process has a duplicate: our close alone would
+        not be seen at once.
+        """
+        if self.held is not None and isinstance(self.transport, trio.SocketStream):
+            with contextlib.suppress(trio.ClosedResourceError, OSError):
+                self.transport.socket.shutdown(socket.SHUT_WR)
 
     async def send_eof(self) -> None:
         """Say that nothing more comes, where the transport can say so."""
@@ -125,10 +154,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         """Cut the connection: with RST where it is a socket. Safe when cancelled; idempotent."""
         self.aborted = True
         if isinstance(self.transport, trio.SocketStream):
-            try:
-                self.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-            except (trio.ClosedResourceError, OSError):
-                pass  # closed by another task, or never connected
+            with contextlib.suppress(trio.ClosedResourceError, OSError):
+                abort(self.transport.socket)  # unless another task closed it, or the client left
         await trio.aclose_forcefully(self.transport)
 
     async def aclose(self) -> None:
@@ -198,6 +225,12 @@ class ReadAhead:
             finally:
                 self._is_wanted = False
         return len(self.buffer) > size
+
+    def keep_from_here(self) -> None:
+        """What was used before is not needed by a successor either."""
+        held = self.stream.held
+        if held is not None:
+            held.kept_from = held.received - len(self.buffer)
 
     def cancel_at_end(self, scope: trio.CancelScope | None) -> None:
         """From now on cancel this scope when the client closes or resets; also when it has."""

@@ -4,23 +4,25 @@ Sans-IO: outputs in, JSON objects out.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 import msgspec
 
 from ...engine.messages import FinishReason
-from ...runtime.frontend.generation import GenerationStream
-from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
+from ...runtime.text.answer_format import AnswerParser
+from ...runtime.text.outputs import GenerationOutput, Logprobs, Usage
 from ...runtime.text.tool_calls import (
+    AnswerEvent,
     ArgumentsPiece,
     CallBegun,
+    ReasoningPiece,
     TextPiece,
-    ToolCallParser,
-    ToolEvent,
 )
 from ..schema.fields import JsonObject
 from .logprobs import LogprobFormatter
+from .sse import CHUNK_FRAMING, Framing
+from .tool_use import ToolUse
 
 # OpenAI has no word for an aborted choice; its client reads no more anyway.
 FINISH_REASONS = {
@@ -39,8 +41,8 @@ _encode = msgspec.json.encode
 
 
 def around_marks(chunk: JsonObject, count: int) -> list[bytes]:
-    """The JSON of a chunk before, between and behind its last so many marks."""
-    return _encode(chunk).rsplit(_encode(MARK), count)
+    """A chunk's line of data before, between and behind its last so many marks."""
+    return (b"data: " + _encode(chunk)).rsplit(_encode(MARK), count)
 
 
 @attrs.define
@@ -55,10 +57,20 @@ class AnsweredPrompt:
     logprobs: Logprobs | None = None
 
 
+@attrs.define
+class WholeChoice:
+    """One whole answer to one prompt, from a token on of another numerics id, if any."""
+
+    prompt: AnsweredPrompt
+    output: GenerationOutput
+    inexact_from: int | None = None
+
+
 @attrs.frozen(kw_only=True)
 class ChatAnswer:
     """One completion's identity; `created` is Unix seconds. Every object repeats it."""
 
+    framing: ClassVar[Framing] = CHUNK_FRAMING
     completion_id: str
     created: int
     model: str
@@ -67,12 +79,14 @@ class ChatAnswer:
     formatter: LogprobFormatter | None = None
     # None: without those of the prompt.
     prompt_formatter: LogprobFormatter | None = None
-    # Reads the calls out of the text; None where no tool may be called.
-    calls: "ChatToolCalls | None" = None
+    # Parts reasoning and calls from the text; None where there are none.
+    messages: "ChatMessages | None" = None
 
     def for_reader(self) -> Self:
         """One that has said nothing yet; each reader has its own."""
-        return self if self.calls is None else attrs.evolve(self, calls=self.calls.fresh())
+        if self.messages is None:
+            return self
+        return attrs.evolve(self, messages=self.messages.fresh())
 
     def opening(self, index: int, prompt: AnsweredPrompt) -> JsonObject:
         """The first chunk of a choice: the role, no text yet, and the prompt's ids, if wanted."""
@@ -82,11 +96,11 @@ class ChatAnswer:
         return chunk
 
     def around_text(self, index: int) -> list[bytes] | None:
-        """The JSON around the text of a chunk, and around its token ids where they are wanted.
+        """The line around the text of a chunk, and around its token ids where they are wanted.
 
         None where chunks may have more than that.
         """
-        if self.calls is not None or self.formatter is not None:
+        if self.messages is not None or self.formatter is not None:
             return None
         chunk = self._chunk({"content": MARK}, index)
         if self.with_token_ids:
@@ -120,30 +134,31 @@ class ChatAnswer:
         """The last chunk of a stream that asked for usage: it has no choices."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
 
-    def completion(self, stream: GenerationStream) -> JsonObject:
+    def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> JsonObject:
         """The whole answer of a request that does not stream."""
-        head = self._head("chat.completion")
+        head, prompt = self._head("chat.completion"), choices[0].prompt
         if self.with_token_ids:
-            head["prompt_token_ids"] = list(stream.prompt_token_ids)
+            head["prompt_token_ids"] = list(prompt.token_ids)
         if self.prompt_formatter is not None:
-            head["prompt_logprobs"] = self.prompt_formatter.prompt(stream.prompt_logprobs)
-        choices = [self._whole_choice(choice) for choice in stream.choices]
-        return {**head, "choices": choices, "usage": usage_object(stream.usage)}
+            head["prompt_logprobs"] = self.prompt_formatter.prompt(prompt.logprobs)
+        made = [self._whole_choice(choice) for choice in choices]
+        return {**head, "choices": made, "usage": usage_object(usage)}
 
-    def _whole_choice(self, choice: GenerationChoice) -> JsonObject:
-        assert choice.finish_reason is not None
-        message: JsonObject = {"role": "assistant", "content": choice.text, "refusal": None}
-        if self.calls is not None:
-            message = self.calls.message(choice.index, choice.text)
+    def _whole_choice(self, choice: WholeChoice) -> JsonObject:
+        output = choice.output
+        assert output.finish_reason is not None
+        message: JsonObject = {"role": "assistant", "content": output.text, "refusal": None}
+        if self.messages is not None:
+            message = self.messages.message(output.index, output.text)
         whole: JsonObject = {
-            "index": choice.index,
+            "index": output.index,
             "message": message,
-            "logprobs": self._logprobs(choice.logprobs),
-            "finish_reason": self._finish_reason(choice.index, choice.finish_reason),
-            "stop_reason": stop_reason_of(choice.finish_reason, choice.stop_reason),
+            "logprobs": self._logprobs(output.logprobs),
+            "finish_reason": self._finish_reason(output.index, output.finish_reason),
+            "stop_reason": stop_reason_of(output.finish_reason, output.stop_reason),
         }
         if self.with_token_ids:
-            whole["token_ids"] = list(choice.token_ids)
+            whole["token_ids"] = list(output.token_ids)
         return whole | inexact_note(choice.inexact_from)
 
     def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
@@ -153,17 +168,17 @@ class ChatAnswer:
 
     def _delta(self, output: GenerationOutput) -> JsonObject | None:
         """What a piece adds to its message; empty text if it has tokens alone."""
-        if self.calls is None:
+        if self.messages is None:
             delta: JsonObject = {"content": output.text} if output.text else {}
         else:
             is_last = output.finish_reason is not None
-            delta = self.calls.delta(output.index, output.text, is_last=is_last)
+            delta = self.messages.delta(output.index, output.text, is_last=is_last)
         with_tokens = self.with_token_ids or output.logprobs is not None
         return delta or ({"content": ""} if with_tokens and output.token_ids else None)
 
     def _finish_reason(self, index: int, reason: FinishReason) -> str:
         name = FINISH_REASONS[reason]
-        return name if self.calls is None else self.calls.finish_reason(index, name)
+        return name if self.messages is None else self.messages.finish_reason(index, name)
 
     def _head(self, kind: str) -> JsonObject:
         return {
@@ -193,34 +208,43 @@ def inexact_note(inexact_from: int | None) -> JsonObject:
 
 def usage_object(usage: Usage) -> JsonObject:
     """Token counts in OpenAI's shape, for chat and completions alike."""
-    return {
+    found: JsonObject = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.reasoning_tokens is not None:
+        found["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return found
 
 
 @attrs.define(eq=False)
-class ChatToolCalls:
-    """Those of one completion, in all its choices. Ids are a function of the completion's."""
+class ChatMessages:
+    """Those of one completion, a choice each, with what is parted off: reasoning and calls.
+
+    Ids of calls are a function of the completion's.
+    """
 
     completion_id: str
-    # A call of a named function ends with `stop`, as OpenAI has it.
-    is_named: bool = False
-    # So many calls at most, of each choice; None: any number.
-    calls_max: int | None = None
-    _parsers: dict[int, ToolCallParser] = attrs.field(factory=dict, init=False)
+    tools: ToolUse
+    # The prompt has opened the reasoning.
+    is_open: bool = False
+    # The model may reason, and clients are to see it.
+    shows_reasoning: bool = False
+    _parsers: dict[int, AnswerParser] = attrs.field(factory=dict, init=False)
 
-    def fresh(self) -> "ChatToolCalls":
+    def fresh(self) -> "ChatMessages":
         """The same before the first text."""
-        return ChatToolCalls(self.completion_id, self.is_named, self.calls_max)
+        return ChatMessages(self.completion_id, self.tools, self.is_open, self.shows_reasoning)
 
     def delta(self, index: int, text: str, *, is_last: bool) -> JsonObject:
         """What the next piece of a choice adds to its message; each call once."""
-        content, calls = "", dict[int, dict[str, Any]]()
+        reasoning, content, calls = "", "", dict[int, dict[str, Any]]()
         for event in self._events(index, text, is_last=is_last):
             match event:
+                case ReasoningPiece(text=piece):
+                    reasoning += piece
                 case TextPiece(text=piece):
                     content += piece
                 case CallBegun(index=place, name=name):
@@ -229,24 +253,34 @@ class ChatToolCalls:
                     call = calls.setdefault(place, {"index": place, "function": {"arguments": ""}})
                     call["function"]["arguments"] += piece
         delta: JsonObject = {"content": content} if content else {}
+        if reasoning and self.shows_reasoning:
+            delta |= _reasoning(reasoning)
         return {**delta, "tool_calls": list(calls.values())} if calls else delta
 
-    def _events(self, index: int, text: str, *, is_last: bool) -> list[ToolEvent]:
-        parser = self._parsers.setdefault(index, ToolCallParser(self.calls_max))
+    def _events(self, index: int, text: str, *, is_last: bool) -> list[AnswerEvent]:
+        parser = self._parsers.get(index)
+        if parser is None:
+            parser = self.tools.parser(is_open=self.is_open)
+            assert parser is not None, "there is something to part"
+            self._parsers[index] = parser
         events = parser.push(text)
         return events + parser.finish() if is_last else events
 
     def finish_reason(self, index: int, reason: str) -> str:
         """`tool_calls` where the choice has ended with calls."""
         parser = self._parsers.get(index)
-        called = parser is not None and parser.count > 0 and not self.is_named
+        # A call of a named function ends with `stop`, as OpenAI has it.
+        is_named = self.tools.choice.name is not None
+        called = parser is not None and parser.count > 0 and not is_named
         return "tool_calls" if called and reason == "stop" else reason
 
     def message(self, index: int, text: str) -> JsonObject:
         """A whole choice's message; its content is null if there are calls alone."""
-        content, calls = "", list[dict[str, Any]]()
+        reasoning, content, calls = "", "", list[dict[str, Any]]()
         for event in self._events(index, text, is_last=True):
             match event:
+                case ReasoningPiece(text=piece):
+                    reasoning += piece
                 case TextPiece(text=piece):
                     content += piece
                 case CallBegun(index=place, name=name):
@@ -254,6 +288,8 @@ class ChatToolCalls:
                 case ArgumentsPiece(text=piece):
                     calls[-1]["function"]["arguments"] += piece
         message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
+        if self.shows_reasoning:
+            message |= _reasoning(reasoning or None)
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
         return message
@@ -263,3 +299,8 @@ class ChatToolCalls:
         call_id = f"call_{index}_{place}_{self.completion_id.rpartition('_')[2]}"
         function = {"name": name, "arguments": ""}
         return {"id": call_id, "type": "function", "function": function}
+
+
+def _reasoning(text: str | None) -> JsonObject:
+    """By the name that most clients read, and by vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}

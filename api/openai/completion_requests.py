@@ -6,16 +6,18 @@ and benchmarks put them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 from ...engine.sampling_params import CHOICES_MAX, LOGPROBS_MAX, TOKENS_MAX, SamplingParams
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
 from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, missing, wrong_type
-from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
-from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, form_of, tool_fields
+from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved, one_of
+from .field_rules import CHAT_ALTERNATIVES, CHAT_RULES, COMPLETIONS_RULES
+from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, TOOL_FIELDS, form_of
 from .responses_fields import (
     CACHE_SALT,
     MODEL,
@@ -34,6 +36,7 @@ from .sampling_fields import (
     sampling_field,
     sampling_params,
 )
+from .template_arguments import EFFORT, ENABLE_THINKING, TEMPLATE_ARGUMENTS, template_arguments
 from .tool_use import ToolUse, tool_use_of
 
 # The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
@@ -47,10 +50,12 @@ FORM_FIELDS: dict[str, Field] = {
     "guided_grammar": Field(FORMS["grammar"], "The older name of `structured_outputs.grammar`."),
 }
 _FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
+# Of requests; ids of what answers them begin with these.
+CHAT_KIND, COMPLETIONS_KIND = "chatcmpl", "cmpl"
 STREAM_OPTIONS = Body(
     {
         "include_usage": Field(FLAG, "A last chunk has the usage."),
-        "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
+        "continuous_usage_stats": Field(FLAG, "Every chunk has the usage so far."),
     }
 )
 SHARED_FIELDS: dict[str, Field] = {
@@ -68,12 +73,12 @@ SHARED_FIELDS: dict[str, Field] = {
     "best_of": Field(
         IntegerKind(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
     ),
-    "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
+    "use_beam_search": Field(Unserved(IS_EMPTY, "beam search is not served")),
     "prompt_logprobs": sampling_field("prompt_logprobs"),
     "return_tokens_as_token_ids": Field(FLAG, "Logprobs name tokens `token_id:…`."),
-    "prompt_embeds": Field(Unserved(is_empty, "embeddings are taken by the Python API alone")),
+    "prompt_embeds": Field(Unserved(IS_EMPTY, "embeddings are taken by the Python API alone")),
     "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
-    "early_stopping": Field(Unserved(is_empty, "beam search is not served")),
+    "early_stopping": Field(Unserved(IS_EMPTY, "beam search is not served")),
     "detokenize": Field(Unserved(one_of(True), "answers are text")),
     "spaces_between_special_tokens": Field(
         Unserved(one_of(True), "special tokens are spelled as the tokenizer does")
@@ -88,6 +93,8 @@ class CompletionOptions:
 
     stream: bool = False
     include_usage: bool = False
+    # Every chunk has the usage so far.
+    continuous_usage: bool = False
     # The field that asked for a form of the answer; a refusal of the runtime names it.
     form_field: str = "structured_outputs"
     return_token_ids: bool = False
@@ -113,8 +120,8 @@ def read_shared(
 ) -> tuple[CompletionOptions, SamplingParams]:
     """Options and parameters out of values that a table has read. Raises `ApiError`."""
     stream = values.get("stream", False)
-    stream_options = values.get("stream_options")
-    if stream_options is not None and not stream:
+    stream_options = values.get("stream_options", {})
+    if stream_options and not stream:
         raise bad_field("stream_options", "is only allowed with `stream`")
     runtime = RuntimeOptions()
     extensions: dict[str, Any] = {}
@@ -136,7 +143,7 @@ def read_shared(
         raise unsupported("best_of", "must not exceed `n`: all answers are given")
     if "prompt_logprobs" in values:
         if stream:
-            raise bad_field("prompt_logprobs", "come with whole answers, not with `stream`")
+            raise bad_field("prompt_logprobs", "cannot be combined with `stream`")
         arguments["prompt_logprobs"] = values["prompt_logprobs"]
     if logprobs is not None:
         arguments["logprobs"] = logprobs
@@ -146,7 +153,8 @@ def read_shared(
     options = CompletionOptions(
         form_field="structured_outputs" if form is None else form[0],
         stream=stream,
-        include_usage=bool(stream_options and stream_options.get("include_usage")),
+        include_usage=stream_options.get("include_usage", False),
+        continuous_usage=stream_options.get("continuous_usage_stats", False),
         return_token_ids=values.get("return_token_ids", False),
         names_token_ids=values.get("return_tokens_as_token_ids", False),
         keep_s=values.get("runtime", {}).get("keep_s", 0.0),
@@ -164,9 +172,9 @@ CHAT = Body(
         "max_tokens": Field(_MAX_TOKENS, "The older name, which most clients send."),
         "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
         **SHARED_FIELDS,
-        "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        **tool_fields(is_flat=False),
-        "functions": Field(Unserved(is_empty, _TOOLS)),
+        "continue_final_message": Field(Unserved(IS_EMPTY, "an answer begins a new message")),
+        **TOOL_FIELDS,
+        "functions": Field(Unserved(IS_EMPTY, _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
         "top_logprobs": Field(
@@ -174,16 +182,19 @@ CHAT = Body(
             "And of so many most likely ones; needs `logprobs`.",
         ),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
-        "audio": Field(Unserved(never, "audio is not served")),
-        "prediction": Field(Unserved(never, "predictions are not served")),
-        "web_search_options": Field(Unserved(never, "web search is not served")),
-        "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
-        "chat_template_kwargs": Field(
-            Unserved(is_empty, "templates take no arguments from requests")
-        ),
-        "echo": Field(Unserved(is_empty, "echo is served by /v1/completions")),
-        "moderation": Field(Unserved(never, "nothing is moderated here")),
-    }
+        "audio": Field(Unserved(NEVER, "audio is not served")),
+        "prediction": Field(Unserved(NEVER, "predictions are not served")),
+        "web_search_options": Field(Unserved(NEVER, "web search is not served")),
+        "chat_template": Field(Unserved(NEVER, "templates come from the model folder alone")),
+        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+        "enable_thinking": ENABLE_THINKING,
+        "reasoning_effort": EFFORT,
+        "include_reasoning": Field(FLAG, "Whether the answer has its reasoning; on by default."),
+        "echo": Field(Unserved(IS_EMPTY, "echo is served by /v1/completions")),
+        "moderation": Field(Unserved(NEVER, "nothing is moderated here")),
+    },
+    alternatives=CHAT_ALTERNATIVES,
+    rules=CHAT_RULES,
 )
 
 
@@ -191,19 +202,25 @@ CHAT = Body(
 class ChatRequest:
     """One validated request."""
 
+    kind: ClassVar[str] = CHAT_KIND
     prompt: Prompt
     sampling: SamplingParams
     options: CompletionOptions
     tools: ToolUse = attrs.field(factory=ToolUse)
+    # The answer has its reasoning.
+    with_reasoning: bool = True
 
     @property
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
-        return {**self.options.names, "logprobs": "top_logprobs"}
+        prompt = "messages" if isinstance(self.prompt, ChatPrompt) else "runtime.input_token_ids"
+        return {**self.options.names, "logprobs": "top_logprobs", "prompt": prompt}
 
 
-def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) -> ChatRequest:
-    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+def read_chat_request(
+    body: JsonObject, *, model: str, answer_format: AnswerFormat = TEXT_ALONE
+) -> ChatRequest:
+    """Validate one body; `model` is the served one, which answers in this format.
 
     Raises `ApiError`.
     """
@@ -212,12 +229,27 @@ def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) 
     # The new name wins over the deprecated one, which most clients still send.
     max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
     options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
-    tools = tool_use_of(values, has_tools=has_tools)
+    tools = tool_use_of(values, answer_format)
     prompt = _read_prompt(values, options.runtime, tools)
+    options, sampling = with_tools(tools, options, sampling)
+    return ChatRequest(
+        prompt=prompt,
+        sampling=sampling,
+        options=options,
+        tools=tools,
+        with_reasoning=values.get("include_reasoning", True),
+    )
+
+
+def with_tools(
+    tools: ToolUse, options: CompletionOptions, sampling: SamplingParams
+) -> tuple[CompletionOptions, SamplingParams]:
+    """Both, where calls must be readable and may have to come. Raises `ApiError`."""
+    sampling = tools.readable(sampling)
     constrained = tools.constrained(sampling, options.form_field)
     if constrained is not sampling:
-        sampling, options = constrained, attrs.evolve(options, form_field="tools")
-    return ChatRequest(prompt=prompt, sampling=sampling, options=options, tools=tools)
+        options = attrs.evolve(options, form_field="tools")
+    return options, constrained
 
 
 def _read_logprobs(values: dict[str, Any]) -> int | None:
@@ -237,7 +269,8 @@ def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse
     if "messages" not in values:
         raise missing("messages")
     opens = values.get("add_generation_prompt", True)
-    return ChatPrompt(values["messages"], opens, tools.for_template)
+    arguments = template_arguments(values, tools.answer_format)
+    return ChatPrompt(values["messages"], opens, tools.for_template, arguments)
 
 
 # As many as one frontend has in flight by default, each choice of each counted; a larger batch
@@ -256,7 +289,7 @@ def _read_prompts(value: object, path: str) -> list[TextOrIds]:
         raise wrong_type(path, "a string, token ids, or an array of either", value)
     if not value:
         raise bad_field(path, "must not be empty")
-    if isinstance(value[0], int):
+    if isinstance(value[0], int | float):  # 1.0 is a token id as well
         return [_TOKEN_IDS.read(value, path)]
     if len(value) > PROMPTS_MAX:
         raise bad_field(path, f"must have at most {PROMPTS_MAX} prompts")
@@ -292,13 +325,14 @@ COMPLETIONS = Body(
             FLAG, "Put what the model expects around a text; on by default."
         ),
         **SHARED_FIELDS,
-        "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),
+        "suffix": Field(Unserved(IS_EMPTY, "fill-in-the-middle is not supported")),
         "logprobs": Field(
             IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
             "Tell the logprob of each token, with `echo` of the prompt's, too, and of so many most"
             " likely ones.",
         ),
-    }
+    },
+    rules=COMPLETIONS_RULES,
 )
 
 
@@ -310,6 +344,7 @@ class CompletionsRequest:
     is computed. `with_prompt_logprobs`: in vLLM's field, beside the choices' own.
     """
 
+    kind: ClassVar[str] = COMPLETIONS_KIND
     prompts: list[TextOrIds]
     sampling: SamplingParams
     options: CompletionOptions
@@ -349,7 +384,7 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
         sampling = attrs.evolve(sampling, prompt_logprobs=asked)
     prompts: list[TextOrIds] = values["prompt"]
     if len(prompts) * sampling.n > PROMPTS_MAX:
-        raise bad_field("n", f"must bring at most {PROMPTS_MAX} answers to all prompts together")
+        raise bad_field("n", f"must be at most {PROMPTS_MAX}, multiplied by the number of prompts")
     if options.runtime.input_token_ids is not None:
         raise bad_field("runtime.input_token_ids", "is for chat; send token ids as `prompt`")
     return CompletionsRequest(

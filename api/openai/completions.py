@@ -5,44 +5,32 @@ Sans-IO: outputs in, JSON objects out.
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Self
+from typing import ClassVar, Self
 
 import attrs
 
 from ...engine.messages import FinishReason
-from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
+from ...runtime.text.outputs import GenerationOutput, Usage
 from ..schema.fields import JsonObject
 from .chat import (
     FINISH_REASONS,
     MARK,
     AnsweredPrompt,
+    WholeChoice,
     around_marks,
     inexact_note,
     stop_reason_of,
     usage_object,
 )
 from .logprobs import LogprobFormatter
-
-
-def no_answer() -> GenerationChoice:
-    """What follows a prompt that is echoed alone: it ends at its length."""
-    choice = GenerationChoice(0, [])
-    choice.finish_reason = FinishReason.LENGTH
-    return choice
-
-
-@attrs.frozen
-class WholeChoice:
-    """One whole answer to one prompt."""
-
-    prompt: AnsweredPrompt
-    answer: GenerationChoice = attrs.field(factory=no_answer)
+from .sse import CHUNK_FRAMING, Framing
 
 
 @attrs.frozen(kw_only=True)
 class CompletionsAnswer:
     """One answer's identity; `created` is Unix seconds. Every object repeats it."""
 
+    framing: ClassVar[Framing] = CHUNK_FRAMING
     completion_id: str
     created: int
     model: str
@@ -72,7 +60,7 @@ class CompletionsAnswer:
         return self._object([choice])
 
     def around_text(self, index: int) -> list[bytes] | None:
-        """The JSON around the text of a chunk, and around its token ids where they are wanted.
+        """The line around the text of a chunk, and around its token ids where they are wanted.
 
         None where chunks may have more than that.
         """
@@ -112,22 +100,22 @@ class CompletionsAnswer:
 
     def whole(self, choices: Iterable[WholeChoice], usage: Usage) -> JsonObject:
         """The whole answer, choices in the order of the prompts."""
-        made = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
+        made = [self._whole_choice(choice) for choice in choices]
         return {**self._object(made), "usage": usage_object(usage)}
 
-    def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
-        answer, prompt = whole.answer, whole.prompt
-        text = prompt.echoed + answer.text
-        choice = _choice(index, text, answer.finish_reason, answer.stop_reason)
-        choice |= inexact_note(answer.inexact_from)
+    def _whole_choice(self, whole: WholeChoice) -> JsonObject:
+        output, prompt = whole.output, whole.prompt
+        text = prompt.echoed + output.text
+        choice = _choice(output.index, text, output.finish_reason, output.stop_reason)
+        choice |= inexact_note(whole.inexact_from)
         if self.with_token_ids:
             choice["prompt_token_ids"] = list(prompt.token_ids)
-            choice["token_ids"] = list(answer.token_ids)
+            choice["token_ids"] = list(output.token_ids)
         if self.formatter is not None:
             first = prompt.token_ids[0] if self.echoes_logprobs else None
             choice["logprobs"] = self.formatter.completions(
                 prompt.logprobs if self.echoes_logprobs else None,
-                answer.logprobs,
+                output.logprobs,
                 offset=len(prompt.echoed),
                 first=first,
             )

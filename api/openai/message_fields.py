@@ -6,7 +6,6 @@ object of its own, Responses do not (`is_flat`); both become the same.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -31,20 +30,17 @@ from ..schema.fields import (
     wrong_type,
 )
 from ..schema.tables import Field
-from .tool_use import ToolChoiceValue
+from .message_schema import MESSAGE_SCHEMA, NAME, NAME_SCHEMA, PARTS_MAX, ROLES, TEXT_PARTS
+from .template_arguments import with_reasoning
+from .tool_use import ToolChoiceValue, ToolSet
 
-TEXT_PARTS = ("text", "input_text", "output_text")
-ROLES = ("system", "developer", "user", "assistant", "tool")
 # Chat templates know three roles; OpenAI's `developer` is their `system`.
 TEMPLATE_ROLES = {"developer": "system"}
 # Pulled out of the air: a conversation of a thousand turns is beyond every model's length, and a
 # template must not render for seconds what the length then refuses.
 MESSAGES_MAX = 8192
-PARTS_MAX = 1024
 # OpenAI's bound, and more than any model is trained on.
 TOOLS_MAX = 128
-# OpenAI's rule for names of functions.
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 FORMATS = ("text", "json_object", "json_schema")
 Message = dict[str, Any]
@@ -60,16 +56,19 @@ def read_message(message: ObjectFields) -> Message:
     for name in ("function_call", "audio"):
         if message.get(name):
             raise unsupported(message.at(name), "is not served")
-    calls = [read_call(call.nested("function") or call) for call in message.objects("tool_calls")]
+    calls = [read_call(call) for call in message.objects("tool_calls")]
     if calls and role != "assistant":
         raise bad_field(message.at("tool_calls"), "is an assistant's")
     found: Message = {"role": TEMPLATE_ROLES.get(role, role)}
-    if calls and message.get("content") is None:
-        return {**found, "content": "", "tool_calls": calls}
-    found["content"] = read_content(message)
-    if role == "tool":
-        found["tool_call_id"] = message.string("tool_call_id") or ""
-    return {**found, "tool_calls": calls} if calls else found
+    names = ("tool_call_id", "refusal", "reasoning_content", "reasoning")
+    call_id, refusal, *reasoning = [message.string(name) or "" for name in names]
+    is_silent = message.get("content") is None and role == "assistant"
+    if is_silent and refusal and not calls:
+        return {**found, "content": refusal}
+    found["content"] = "" if calls and is_silent else read_content(message)
+    found |= {"tool_call_id": call_id} if role == "tool" else {}
+    found |= {"tool_calls": calls} if calls else {}
+    return with_reasoning(found, reasoning[0] or reasoning[1]) if role == "assistant" else found
 
 
 def read_content(message: ObjectFields, name: str = "content") -> str:
@@ -83,32 +82,13 @@ def read_content(message: ObjectFields, name: str = "content") -> str:
         raise wrong_type(path, "a string or an array of parts", content)
     pieces = []
     for part in read_objects(content, path, items_max=PARTS_MAX, noun="parts"):
+        if part.string("type") == "refusal":
+            pieces.append(part.required("refusal"))
+            continue
         if part.string("type") not in TEXT_PARTS:
-            raise unsupported(part.at("type"), "only text parts are served")
+            raise unsupported(part.at("type"), "only text parts are supported")
         pieces.append(part.required("text"))
     return "".join(pieces)
-
-
-_PART_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {"type": {"enum": list(TEXT_PARTS)}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-MESSAGE_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": list(ROLES)},
-        "tool_calls": {"type": "array", "items": {"type": "object"}},
-        "tool_call_id": {"type": "string"},
-        "content": {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "maxItems": PARTS_MAX, "items": _PART_SCHEMA},
-            ]
-        },
-    },
-    "required": ["role"],
-}
 
 
 def _read_messages(value: object, path: str) -> list[Message]:
@@ -127,74 +107,86 @@ MESSAGES = FunctionKind(
 # ---- tools
 
 _FUNCTION_SCHEMA: JsonObject = {
-    "name": {"type": "string"},
+    "name": NAME_SCHEMA,
     "description": {"type": "string"},
     "parameters": {"type": "object"},
     "strict": {"type": "boolean"},
 }
 
 
-def tools_kind(*, is_flat: bool) -> FunctionKind:
-    """The kind of `tools`: functions that the model may call."""
-
-    def read(value: object, path: str) -> list[Tool]:
-        found: dict[str, Tool] = {}
-        for given in read_objects(value, path, items_max=TOOLS_MAX, noun="tools"):
-            function = _function_of(given, is_flat=is_flat)
-            name = _read_name(function)
-            parameters = _read_parameters(function)
-            description = function.string("description") or ""
-            strict = function.boolean("strict") or False
-            if name in found:
-                raise bad_field(given.path, f"has the name {name} once more")
-            found[name] = Tool(name, parameters, description, strict)
-        return list(found.values())
-
-    function: JsonObject = {"type": "object", "properties": _FUNCTION_SCHEMA}
-    properties = _FUNCTION_SCHEMA if is_flat else {"function": function}
-    items = {"type": "object", "properties": {"type": {"const": "function"}, **properties}}
-    return FunctionKind(read, {"type": "array", "maxItems": TOOLS_MAX, "items": items})
+def _read_tools(value: object, path: str) -> ToolSet:
+    found: dict[str, Tool] = {}
+    for given in read_objects(value, path, items_max=TOOLS_MAX, noun="tools"):
+        tool = read_function(_function_of(given))
+        if tool.name in found:
+            raise bad_field(given.path, f"has the same name as another tool, {tool.name}")
+        found[tool.name] = tool
+    return ToolSet(tuple(found.values()))
 
 
-def tool_choice_kind(*, is_flat: bool) -> FunctionKind:
-    """The kind of `tool_choice`: a word, or one function."""
-
-    def read(value: object, path: str) -> ToolChoiceValue:
-        if isinstance(value, str):
-            if value not in list(ToolChoice):
-                raise bad_field(path, f"must be one of {', '.join(ToolChoice)}, or a function")
-            return ToolChoiceValue(ToolChoice(value))
-        if not isinstance(value, dict):
-            raise wrong_type(path, "a string or an object", value)
-        function = _function_of(ObjectFields(value, path), is_flat=is_flat)
-        return ToolChoiceValue(ToolChoice.REQUIRED, _read_name(function))
-
-    word: JsonObject = {"type": "string", "enum": list(ToolChoice)}
-    return FunctionKind(read, {"anyOf": [word, {"type": "object"}]})
+def read_function(function: ObjectFields) -> Tool:
+    """One function that the model may call. Raises `ApiError`."""
+    name, parameters = read_name(function), _read_parameters(function)
+    strict = function.boolean("strict") or False
+    return Tool(name, parameters, function.string("description") or "", strict)
 
 
-def tool_fields(*, is_flat: bool) -> dict[str, Field]:
-    """The three fields of tools, by the names of `tool_use.TOOL_FIELD_NAMES`."""
-    return {
-        "tools": Field(tools_kind(is_flat=is_flat), "Functions that the model may call."),
-        "tool_choice": Field(
-            tool_choice_kind(is_flat=is_flat), "Whether it must, and which; a call is then valid."
-        ),
-        "parallel_tool_calls": Field(FLAG, "Whether an answer may have several calls."),
-    }
+def choice_word(word: str, path: str) -> ToolChoiceValue:
+    """A `tool_choice` that names no function. Raises `ApiError`."""
+    if word not in list(ToolChoice):
+        raise bad_field(path, f"must be one of {', '.join(ToolChoice)}, or a function")
+    return ToolChoiceValue(ToolChoice(word))
 
 
-def read_call(function: ObjectFields) -> JsonObject:
-    """One call: its name, and its arguments parsed, as templates take them. Raises `ApiError`."""
-    name = _read_name(function)
-    text = function.string("arguments") or "{}"
+def _read_choice(value: object, path: str) -> ToolChoiceValue:
+    if isinstance(value, str):
+        return choice_word(value, path)
+    if not isinstance(value, dict):
+        raise wrong_type(path, "a string or an object", value)
+    function = _function_of(ObjectFields(value, path))
+    return ToolChoiceValue(ToolChoice.REQUIRED, read_name(function))
+
+
+_FUNCTION: JsonObject = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": _FUNCTION_SCHEMA, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
+# The kind of `tools`: functions that the model may call.
+TOOLS = FunctionKind(_read_tools, {"type": "array", "maxItems": TOOLS_MAX, "items": _FUNCTION})
+# The kind of `tool_choice`: a word, or one function.
+TOOL_CHOICE = FunctionKind(
+    _read_choice,
+    {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, _FUNCTION]},
+)
+PARALLEL_CALLS = {"parallel_tool_calls": Field(FLAG, "Whether an answer may have several calls.")}
+# The three fields of tools, by the names of `tool_use.TOOL_FIELD_NAMES`.
+TOOL_FIELDS = {
+    "tools": Field(TOOLS, "Functions that the model may call."),
+    "tool_choice": Field(TOOL_CHOICE, "Whether it must, and which; a call is then valid."),
+    **PARALLEL_CALLS,
+}
+
+
+def read_call(call: ObjectFields) -> JsonObject:
+    """One call as templates take it: its arguments parsed. Raises `ApiError`."""
+    given = call.nested("function") or call
+    function = {"name": read_name(given), "arguments": read_arguments(given)}
+    found: JsonObject = {"type": "function", "function": function}
+    return {**found, "id": call_id} if (call_id := call.string("id")) else found
+
+
+def read_arguments(function: ObjectFields) -> object:
+    """The arguments of a call, parsed. Raises `ApiError`."""
     try:
-        arguments = read_json(text)
+        return read_json(function.string("arguments") or "{}")
     except msgspec.DecodeError:
         raise bad_field(function.at("arguments"), "must be JSON") from None
     except ValueError as error:
         raise bad_field(function.at("arguments"), str(error)) from None
-    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _read_parameters(function: ObjectFields) -> JsonObject:
@@ -208,18 +200,19 @@ def _read_parameters(function: ObjectFields) -> JsonObject:
     return dict(given.values)
 
 
-def _function_of(given: ObjectFields, *, is_flat: bool) -> ObjectFields:
+def _function_of(given: ObjectFields) -> ObjectFields:
     if given.string("type") != "function":
         raise unsupported(given.at("type"), "must be `function`")
-    function = given if is_flat else given.nested("function")
+    function = given.nested("function")
     if function is None:
         raise missing(given.at("function"))
     return function
 
 
-def _read_name(function: ObjectFields) -> str:
+def read_name(function: ObjectFields) -> str:
+    """The name of a function. Raises `ApiError`."""
     name = function.required("name")
-    if _NAME.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None:
         raise bad_field(
             function.at("name"), "must be 1 to 64 ASCII letters, digits, underscores, dots, hyphens"
         )
@@ -230,7 +223,9 @@ def _read_name(function: ObjectFields) -> str:
 
 _SCHEMA: JsonObject = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
 _TEXT: JsonObject = {"type": "string", "maxLength": GRAMMAR_CHARACTERS_MAX}
-_CHOICES: JsonObject = {"type": "array", "maxItems": CHOICES_MAX, "items": {"type": "string"}}
+_CHOICES: JsonObject = {
+    "type": "array", "minItems": 1, "maxItems": CHOICES_MAX, "items": {"type": "string"}
+}  # fmt: skip
 
 
 def _form(

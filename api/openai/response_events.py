@@ -12,17 +12,18 @@ import attrs
 import msgspec
 
 from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
+from ...engine.sampling_params import SamplingParams
 from ...runtime.text.outputs import Logprobs, Usage
 from ..errors import ApiError, engine_error
 from ..schema.fields import JsonObject
 from .logprobs import Entry, LogprobFormatter
 from .response_id import item_id_of
+from .response_items import REASONING, SUMMARY, Item, event_object
+from .response_objects import usage_object
+from .response_tools import CustomInput
 from .responses_request import ResponseRequest
 
 Event = JsonObject
-# Deltas of a message's text, and of a call's arguments.
-DELTA = "response.output_text.delta"
-ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
 
 class Status(enum.StrEnum):
@@ -58,6 +59,13 @@ class Ending:
     usage: Usage
     reason: str | None = None
     error: ApiError | None = None
+    # When it was completed, in Unix seconds; None of all other ends.
+    completed_at: int | None = None
+
+    @property
+    def why(self) -> str:
+        """In one word: the code of its error, its reason, or its status."""
+        return (self.reason or self.status.value) if self.error is None else self.error.code
 
 
 def ending_of(reason: FinishReason, usage: Usage) -> Ending:
@@ -65,87 +73,6 @@ def ending_of(reason: FinishReason, usage: Usage) -> Ending:
     status, why = _ENDS[reason]
     error = engine_error() if status is Status.FAILED else None
     return Ending(status=status, usage=usage, reason=why, error=error)
-
-
-@attrs.define(eq=False)
-class Item:
-    """One item of a response's output: a message, or a call if it has a `name`."""
-
-    index: int
-    item_id: str
-    name: str | None = None
-    call_id: str = ""
-    # Which deltas of the record are its own, `[first, stop)`; `stop` is None while it is open.
-    first: int = 0
-    stop: int | None = None
-    status: str = "in_progress"
-    # The JSON of its deltas before the number and between number and text, once one was encoded.
-    delta_json: tuple[bytes, bytes] | None = None
-
-    @property
-    def delta_type(self) -> str:
-        """The type of its deltas."""
-        return DELTA if self.name is None else ARGUMENTS_DELTA
-
-    @property
-    def place(self) -> JsonObject:
-        """Where a delta belongs."""
-        if self.name is None:
-            return {"output_index": self.index, "item_id": self.item_id, "content_index": 0}
-        return {"output_index": self.index, "item_id": self.item_id}
-
-    @property
-    def opening_count(self) -> int:
-        """How many events `opening` has."""
-        return 2 if self.name is None else 1
-
-    def opening(self, number: int) -> list[Event]:
-        """The events at its beginning; `number` is that of the first."""
-        is_message, status = self.name is None, "in_progress"
-        item = self._message(status, []) if is_message else self._call(status, "")
-        added = _event(
-            "response.output_item.added", number, {"output_index": self.index}, item=item
-        )
-        if not is_message:
-            return [added]
-        part = text_part("", [])
-        return [added, _event("response.content_part.added", number + 1, self.place, part=part)]
-
-    @property
-    def closing_count(self) -> int:
-        """How many events `closing` has."""
-        return 3 if self.name is None else 2
-
-    def closing(self, number: int, whole: JsonObject) -> list[Event]:
-        """The events at its end; `whole` is its object."""
-        if self.name is None:
-            content = whole["content"]
-            assert isinstance(content, list)
-            part: JsonObject = content[0]
-            said = {"text": part["text"], "logprobs": part["logprobs"]}
-            events = [
-                _event("response.output_text.done", number, self.place, **said),
-                _event("response.content_part.done", number + 1, self.place, part=part),
-            ]
-        else:
-            said = {"name": self.name, "arguments": whole["arguments"]}
-            events = [_event("response.function_call_arguments.done", number, self.place, **said)]
-        number += len(events)
-        place: JsonObject = {"output_index": self.index}
-        return [*events, _event("response.output_item.done", number, place, item=whole)]
-
-    def whole(self, text: str, logprobs: list[Entry]) -> JsonObject:
-        """The object at its end."""
-        if self.name is None:
-            return self._message(self.status, [text_part(text, logprobs)])
-        return self._call(self.status, text)
-
-    def _message(self, status: str, content: list[JsonObject]) -> JsonObject:
-        return message_object(self.item_id, "assistant", content, status)
-
-    def _call(self, status: str, arguments: str) -> JsonObject:
-        assert self.name is not None
-        return call_object(self.item_id, self.call_id, self.name, arguments, status=status)
 
 
 @attrs.define(eq=False)
@@ -164,8 +91,8 @@ class Delta:
     def event(self) -> Event:
         """The same as an object."""
         item = self.item
-        event = _event(item.delta_type, self.number, item.place, delta=self.text)
-        if self.logprobs is not None or self.item.name is None:
+        event = event_object(item.delta_type, self.number, item.place, delta=self.text)
+        if self.logprobs is not None or item.is_message:
             event["logprobs"] = self.logprobs or []
         if self.token_ids is not None:
             event["token_ids"] = self.token_ids
@@ -203,26 +130,37 @@ class Mark:
 
 @attrs.frozen(kw_only=True)
 class ResponseEvents:
-    """Builds the events of one response. `created_at` is Unix seconds."""
+    """Builds the events of one response. `created_at` is Unix seconds; `defaults` are the model's
+    own, for parameters that a request leaves out.
+    """
 
     response_id: str
     created_at: int
     model: str
     request: ResponseRequest
+    defaults: SamplingParams = attrs.field(factory=SamplingParams)
     # None: logprobs were not asked for.
     formatter: LogprobFormatter | None = None
 
     def message(self, index: int, first: int) -> Item:
         """A new item for text."""
         item_id = item_id_of(self.response_id)
-        return Item(
-            index, f"{item_id}_{index}" if self.request.calls_tools else item_id, first=first
-        )
+        return Item(index, f"{item_id}_{index}" if self.request.is_parsed else item_id, first=first)
+
+    def reasoning(self, index: int, first: int) -> Item:
+        """A new item for reasoning."""
+        item_id = f"rs_{index}_{self.response_id.removeprefix('resp_')}"
+        texts = SUMMARY if self.request.reasoning["summary"] else REASONING
+        return Item(index, item_id, texts=texts, first=first)
 
     def call(self, index: int, first: int, *, number: int, name: str) -> Item:
         """A new item for the `number`-th call, to this function."""
         suffix = f"{number}_{self.response_id.removeprefix('resp_')}"
-        return Item(index, f"fc_{suffix}", name, f"call_{suffix}", first=first)
+        origin = self.request.tools.origin(name)
+        prefix, reader = ("ctc", CustomInput()) if origin.is_custom else ("fc", None)
+        call_id = f"call_{suffix}"
+        item_id = f"{prefix}_{suffix}"
+        return Item(index, item_id, origin, call_id, reader, first=first)
 
     def opening(self) -> list[Event]:
         """The events before all items."""
@@ -236,13 +174,17 @@ class ResponseEvents:
         self,
         ending: Ending,
         output: list[JsonObject],
-        token_count: int,
+        counts: tuple[int, int],
         inexact_from: int | None = None,
     ) -> JsonObject:
-        """The response object as it stays; from that token on it may differ, if from any."""
+        """The response object as it stays; from that token on it may differ, if from any.
+
+        `counts` are those of output tokens, and of reasoning among them.
+        """
         final, error = self.snapshot(ending.status), ending.error
         final["output"] = output
-        final["usage"] = _usage(ending.usage, token_count)
+        final["completed_at"] = ending.completed_at
+        final["usage"] = usage_object(ending.usage, *counts)
         if inexact_from is not None:
             final["runtime"] = {"inexact_from": inexact_from}
         if ending.reason is not None:
@@ -255,13 +197,16 @@ class ResponseEvents:
         """The response object, whole: fields that OpenAI's schema wants are there, null or not."""
         request = self.request
         sampling = request.sampling
+        used = sampling.with_defaults(self.defaults).for_rows()
         return {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
+            "completed_at": None,
             "status": status,
             "background": request.background,
             "error": None,
+            "frequency_penalty": used["frequency_penalty"],
             "incomplete_details": None,
             "instructions": request.instructions,
             "max_output_tokens": sampling.max_tokens,
@@ -270,19 +215,20 @@ class ResponseEvents:
             "model": self.model,
             "output": [],
             "parallel_tool_calls": request.tools.is_parallel,
+            "presence_penalty": used["presence_penalty"],
             "previous_response_id": request.previous_response_id,
             "prompt_cache_key": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": request.reasoning,
             "safety_identifier": None,
             "service_tier": "default",
             "store": request.store,
-            "temperature": sampling.temperature,
+            "temperature": used["temperature"],
             "text": {"format": request.text_format},
             "tool_choice": request.tools.choice_object,
             "tools": request.tools.objects,
             "top_logprobs": sampling.logprobs or 0,
-            "top_p": sampling.top_p,
-            "truncation": "disabled",
+            "top_p": used["top_p"],
+            "truncation": request.truncation,
             "usage": None,
             "user": None,
         }
@@ -292,44 +238,6 @@ class ResponseEvents:
         if self.formatter is None or logprobs is None:
             return []
         return self.formatter.chat(logprobs)
-
-
-# ---- objects
-
-
-def _event(kind: str, number: int, place: JsonObject, **more: object) -> Event:
-    return {"type": kind, "sequence_number": number, **place, **more}
-
-
-def text_part(text: str, logprobs: list[Entry]) -> JsonObject:
-    """The content of an assistant's message."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def message_object(
-    item_id: str, role: str, content: list[JsonObject], status: str = "completed"
-) -> JsonObject:
-    """A message among the items of a response."""
-    head = {"id": item_id, "type": "message", "role": role}
-    return {**head, "status": status, "content": content}
-
-
-def call_object(
-    item_id: str, call_id: str, name: str, arguments: str, *, status: str = "completed"
-) -> JsonObject:
-    """A call among the items of a response."""
-    head = {"id": item_id, "type": "function_call", "status": status}
-    return {**head, "call_id": call_id, "name": name, "arguments": arguments}
-
-
-def _usage(usage: Usage, output_tokens: int) -> JsonObject:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage.prompt_tokens + output_tokens,
-    }
 
 
 _encode = msgspec.json.encode
@@ -348,7 +256,7 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
             more += b',"token_ids":%b,"token_index":%d' % ids
         if part.logprobs is not None:
             more += b',"logprobs":' + _encode(part.logprobs)
-        elif item.name is None:
+        elif item.is_message:
             more += b',"logprobs":[]'
         return b"%b%d%b%b%b}" % (
             head,
@@ -363,7 +271,7 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
 
 
 def _constant_parts(item: Item) -> tuple[bytes, bytes]:
-    content = b'"content_index":0,' if item.name is None else b""
+    content = b'"%b":0,' % item.texts.place.encode() if item.origin is None else b""
     return (
         b'{"type":"%b","sequence_number":' % item.delta_type.encode(),
         b',"output_index":%d,"item_id":%b,%b"delta":'

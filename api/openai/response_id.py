@@ -1,6 +1,6 @@
 """Ids of responses, completions and requests: random; all but a request's name their frontend.
 
-    resp_, chatcmpl_, cmpl_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
+    resp_, chatcmpl_, cmpl_, msg_ · rank of the frontend (2 hex digits) · 128 random bits (32)
 
 Clients take ids as they are.
 """
@@ -13,7 +13,7 @@ import attrs
 
 # What two hex digits can name; `plan` checks it.
 FRONTENDS_MAX = 256
-_ID = re.compile(r"(?:resp|chatcmpl|cmpl)_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
+_ID = re.compile(r"(?:resp|chatcmpl|cmpl|msg)_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
 # To ask the system for 16 bytes costs as much as for some hundred times as many.
 _DRAWN_AT_ONCE = 256
 

@@ -7,7 +7,7 @@ is at the end.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -29,19 +29,22 @@ from ..schema.fields import (
     read_objects,
     wrong_type,
 )
-from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
+from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved
 from ..settings import MERGE_MS_MAX
+from .field_rules import RESPONSES_ALTERNATIVES, RESPONSES_RULES
 from .message_fields import (
-    MESSAGE_SCHEMA,
     MESSAGES_MAX,
     TEXT_OPTIONS,
     Message,
-    read_call,
+    read_arguments,
     read_content,
     read_message,
-    tool_fields,
+    read_name,
 )
+from .message_schema import MESSAGE_SCHEMA, NAME_SCHEMA
+from .response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
 from .sampling_fields import SAMPLING_FIELDS, TokenIdsKind, sampling_arguments, sampling_field
+from .template_arguments import ENABLE_THINKING, REASONING, TEMPLATE_ARGUMENTS, with_reasoning
 
 # OpenAI has eight things to include; of those that we know, this one has an effect.
 INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128
@@ -58,6 +61,8 @@ KEEP_S_MAX = 86_400.0
 CACHE_SALT_CHARACTERS_MAX = 256
 # No model of today takes more; each id is looked at in a loop.
 PROMPT_TOKENS_MAX = 2**20
+
+_KEEP_S = NumberKind(minimum=0, maximum=KEEP_S_MAX)
 
 # ---- the `runtime` object
 
@@ -92,7 +97,7 @@ RUNTIME = Body(
             "When the answer must have ended, from its arrival; it is incomplete otherwise.",
         ),
         "keep_s": Field(
-            NumberKind(minimum=0, maximum=KEEP_S_MAX),
+            FunctionKind(_KEEP_S.read, {**_KEEP_S.schema(), "x-maximum": "resume-keep"}),
             "So long it goes on without a reader; without, it is aborted.",
         ),
         **SAMPLING_FIELDS,
@@ -108,6 +113,8 @@ _RESPONSES_RUNTIME = Body(
             "So long text may wait for more, to be one event; the first and the last do not"
             " wait. The server's setting when absent, usually 0.",
         ),
+        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+        "enable_thinking": ENABLE_THINKING,
         "credit": Field(
             IntegerKind(minimum=0, maximum=TOKENS_MAX),
             "Generate so many tokens, and what `runtime.credit` events add.",
@@ -149,12 +156,17 @@ def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, 
     return RuntimeOptions(**options), sampling_arguments(values)
 
 
+def model_not_found(model: str, served: Sequence[str], param: str) -> ApiError:
+    """The 404 for a model of another name."""
+    names = ", ".join(map(repr, served))
+    message = f"The model {model[:200]!r} is not available; this server has {names}"
+    return ApiError(404, message, "model_not_found", param=param)
+
+
 def check_model(model: str | None, served: str) -> str:
     """The served model's name. Raises `ApiError` 404 when another is asked for."""
     if model is not None and model != served:
-        raise ApiError(
-            404, f"The model {model[:200]!r} is not served here", "model_not_found", param="model"
-        )
+        raise model_not_found(model, [served], "model")
     return served
 
 
@@ -167,36 +179,103 @@ def _read_input(value: object, path: str) -> list[Message]:
     if not isinstance(value, list):
         raise wrong_type(path, "a string or an array", value)
     found: list[Message] = []
+    reasoning = ""
     for item in read_objects(value, path, items_max=MESSAGES_MAX, noun="messages"):
+        if item.get("type") == "reasoning":
+            reasoning = _read_reasoning(item)
+            continue
         message = _read_item(item)
-        is_call = item.get("type") == "function_call"
-        if found and is_call and found[-1]["role"] == "assistant":
+        is_call = item.get("type") in CALL_TYPES
+        if found and is_call and not reasoning and found[-1]["role"] == "assistant":
             # Items of one turn, which templates want as one message.
-            found[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+            calls = [*found[-1].get("tool_calls", ()), *message["tool_calls"]]
+            thought = found[-1].pop("reasoning_content", None)
+            found[-1].pop("thinking", None)
+            found[-1] = with_reasoning({**found[-1], "tool_calls": calls}, thought)
         else:
-            found.append(message)
+            is_answer = message["role"] == "assistant"
+            found.append(with_reasoning(message, reasoning) if is_answer else message)
+        reasoning = ""
     return found
 
 
-def _read_item(message: ObjectFields) -> Message:
-    match message.string("type"):
+def _read_reasoning(item: ObjectFields) -> str:
+    """The reasoning of the next message or call; none of one that is encrypted."""
+    parts = [*item.objects("content"), *item.objects("summary")]
+    texts = {part.string("type"): part.string("text") or "" for part in parts}
+    return texts.get("reasoning_text") or texts.get("summary_text", "")
+
+
+def _read_item(item: ObjectFields) -> Message:
+    if is_reference(item.values):
+        return {"role": REFERENCE, "content": item.required("id")}
+    match item.string("type"):
         case None | "message":
-            return read_message(message)
-        case "function_call":
-            call_id = message.string("call_id") or ""
-            calls = [{**read_call(message), "id": call_id}]
-            return {"role": "assistant", "content": "", "tool_calls": calls}
-        case "function_call_output":
-            call_id = message.string("call_id") or ""
-            output = read_content(message, "output")
+            return read_message(item)
+        case "function_call" | "custom_tool_call":
+            call = {**_read_call(item), "id": item.string("call_id") or ""}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output" | "custom_tool_call_output":
+            output = read_content(item, "output")
+            call_id = item.string("call_id") or ""
             return {"role": "tool", "content": output, "tool_call_id": call_id}
         case _:
-            kinds = "`message`, `function_call` or `function_call_output`"
-            raise unsupported(message.at("type"), f"must be {kinds}")
+            kinds = ", ".join(f"`{kind}`" for kind in _ITEM_TYPES)
+            raise unsupported(item.at("type"), f"must be one of {kinds}")
 
 
-# A text, which is a user's message, or an array of messages.
-_ITEMS: JsonObject = {"type": "array", "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA}
+def is_reference(item: JsonObject) -> bool:
+    """Whether an item of an input names another one; OpenAI lets it do without a type."""
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and "id" in item and item.get("role") is None)
+
+
+def _read_call(item: ObjectFields) -> JsonObject:
+    """A call as the model was shown it, in the namespace of its tool."""
+    name = shown_name(read_name(item), item.string("namespace"))
+    if item.get("type") == "custom_tool_call":
+        item.required("input")
+        arguments: object = custom_arguments(item.values)
+    else:
+        arguments = read_arguments(item)
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+# Items that are merged into an assistant's message before them.
+CALL_TYPES = ("function_call", "custom_tool_call")
+_ITEM_TYPES = (
+    "message",
+    *(f"{kind}{end}" for kind in CALL_TYPES for end in ("", "_output")),
+    "reasoning",
+    "item_reference",
+)
+# Stands, until it is known, for the item of a kept response whose id is its content.
+REFERENCE = "item_reference"
+# A text, which is a user's message, or an array of items.
+_TEXT_SCHEMA: JsonObject = {"type": "string"}
+
+
+def _item_schema(kind: str, **properties: JsonObject) -> JsonObject:
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties},
+        "required": ["type", *properties],
+    }
+
+
+_ITEM_SCHEMAS = [
+    MESSAGE_SCHEMA,
+    _item_schema("function_call", name=NAME_SCHEMA),
+    _item_schema("custom_tool_call", name=NAME_SCHEMA, input=_TEXT_SCHEMA),
+    *(_item_schema(f"{kind}_output", output=_TEXT_SCHEMA) for kind in CALL_TYPES),
+    _item_schema("reasoning"),
+    _item_schema(REFERENCE, id=_TEXT_SCHEMA),
+]
+_ITEMS: JsonObject = {
+    "type": "array",
+    "maxItems": MESSAGES_MAX,
+    "items": {"anyOf": _ITEM_SCHEMAS},
+}
 _INPUT = FunctionKind(_read_input, {"anyOf": [{"type": "string"}, _ITEMS]})
 
 
@@ -206,8 +285,12 @@ def _read_metadata(value: object, path: str) -> dict[str, str]:
         raise bad_field(path, f"has over {METADATA_PAIRS_MAX} pairs")
     for name in given.values:
         text = given.string(name) or ""
-        if len(name) > METADATA_KEY_CHARACTERS_MAX or len(text) > METADATA_VALUE_CHARACTERS_MAX:
-            raise bad_field(path, "has a key or value that is too long")
+        if len(name) > METADATA_KEY_CHARACTERS_MAX:
+            reason = f"key {name[:100]!r} has over {METADATA_KEY_CHARACTERS_MAX} characters"
+            raise bad_field(path, reason)
+        if len(text) > METADATA_VALUE_CHARACTERS_MAX:
+            reason = f"has over {METADATA_VALUE_CHARACTERS_MAX} characters"
+            raise bad_field(given.at(name), reason)
         found[name] = text
     return found
 
@@ -238,16 +321,20 @@ RESPONSES = Body(
         "generate": Field(FLAG, "False: only compute the prompt, as if to warm a prefix cache."),
         "background": Field(FLAG, "Go on without anybody who reads."),
         "store": Field(FLAG, "Keep the response, to be found by its id; on by default."),
+        "reasoning": Field(
+            Nested(REASONING), "How much the model thinks, and as what it is shown."
+        ),
         "metadata": Field(_METADATA, "Given back as it came."),
         "runtime": Field(Nested(_RESPONSES_RUNTIME), RUNTIME_FIELD.about),
         "text": Field(TEXT_OPTIONS, "`format` says in which form the answer is wanted."),
-        **tool_fields(is_flat=True),
+        **RESPONSE_TOOL_FIELDS,
         "conversation": Field(
-            Unserved(never, "conversations are not kept; send the whole conversation")
+            Unserved(NEVER, "conversations are not kept; send the whole conversation")
         ),
-        "prompt": Field(Unserved(never, "stored prompts are not served; send `input`")),
+        "prompt": Field(Unserved(NEVER, "stored prompts are not served; send `input`")),
         "truncation": Field(
-            Unserved(one_of("disabled"), "nothing is dropped from the input; shorten it")
+            TextKind(choices=("auto", "disabled")),
+            "`auto`: the oldest turns are dropped when the input is too long for the model.",
         ),
         "include": Field(
             TextsKind(items_max=INCLUDES_MAX, characters_max=INCLUDE_CHARACTERS_MAX),
@@ -258,10 +345,12 @@ RESPONSES = Body(
             "Logprobs of so many most likely tokens, and of the token itself.",
         ),
         "context_management": Field(
-            Unserved(is_empty, "nothing is compacted; send the conversation as wanted")
+            Unserved(IS_EMPTY, "nothing is compacted; send the conversation as wanted")
         ),
-        "moderation": Field(Unserved(never, "nothing is moderated here")),
-    }
+        "moderation": Field(Unserved(NEVER, "nothing is moderated here")),
+    },
+    alternatives=RESPONSES_ALTERNATIVES,
+    rules=RESPONSES_RULES,
 )
 
 
@@ -271,7 +360,7 @@ def check_together(found: Mapping[str, Any]) -> None:
     kept = {"background": found.get("background"), "runtime.keep_s": runtime.get("keep_s")}
     for name, value in kept.items():
         if value and not found.get("store", True):
-            raise bad_field(name, "needs `store`: who else would find the response?")
+            raise bad_field(name, "requires `store`: true")
     if "input_token_ids" in runtime:
         if "input" in found or "instructions" in found:
             raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")

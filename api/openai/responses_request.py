@@ -7,18 +7,21 @@ accepted is in `responses_fields`; defaults are here only.
 import math
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import msgspec
 
 from ...engine.sampling_params import TOKENS_MAX, SamplingParams
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, bad_field
 from ..schema.fields import TEXT, IntegerKind, JsonObject, ObjectFields
 from ..schema.tables import Body, Field
 from .message_fields import Message, form_of
 from .responses_fields import (
     INCLUDE_LOGPROBS,
+    REFERENCE,
     RESPONSES,
     RuntimeOptions,
     check_model,
@@ -26,8 +29,11 @@ from .responses_fields import (
     split_runtime,
 )
 from .sampling_fields import SAMPLING_FIELDS, sampling_params
+from .template_arguments import Scalar, template_arguments
 from .tool_use import ToolUse, tool_use_of
 
+# Values of `truncation`.
+AUTO, DISABLED = "auto", "disabled"
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 # OpenAI's bound in its Realtime protocol, which has these ids.
 EVENT_ID_CHARACTERS_MAX = 512
@@ -103,18 +109,24 @@ class ResponseRequest:
     background: bool = False
     # Kept after its end, to be found by its id; otherwise only its own socket may continue it.
     store: bool = True
+    # "auto": the oldest turns are dropped when the input is too long.
+    truncation: str = DISABLED
     # As it came, for the response object.
     text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
     # The field that asked for it; a refusal of the runtime names it.
     form_field: str = "text.format"
     tools: ToolUse = attrs.field(factory=ToolUse)
+    # For the response object: effort and summary; and what the chat template is given.
+    reasoning: JsonObject = attrs.field(factory=lambda: _reasoning_of({}))
+    template_arguments: dict[str, Scalar] | None = None
     # As it came, until it was written down: the same reader reads it again in another process.
     values: JsonObject = attrs.field(factory=dict, repr=False, eq=False)
 
     @property
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
-        return {**FIELD_NAMES, "structured_outputs": self.form_field}
+        prompt = "runtime.input_token_ids" if self.is_token_ids else "input"
+        return {**FIELD_NAMES, "structured_outputs": self.form_field, "prompt": prompt}
 
     @property
     def extra_bytes(self) -> int:
@@ -133,9 +145,20 @@ class ResponseRequest:
         return self.options.input_token_ids is not None
 
     @property
-    def calls_tools(self) -> bool:
-        """Whether the output may have calls; a prompt that is only computed has none."""
-        return self.tools.is_on and self.generate
+    def refers(self) -> bool:
+        """Whether the input names items of kept responses, which are to be looked up."""
+        return any(message["role"] == REFERENCE for message in self.input)
+
+    @property
+    def prompt_parts(self) -> tuple[str | None, ToolUse, dict[str, Scalar] | None]:
+        """What stands in the prompt beside the conversation: see `history.prompt_of`."""
+        return self.instructions, self.tools, self.template_arguments
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether the output may have calls or reasoning; that of a computed prompt has none."""
+        parts = self.tools.is_on or self.tools.answer_format.parts_reasoning
+        return parts and self.generate
 
     @property
     def keeps_token_ids(self) -> bool:
@@ -167,11 +190,15 @@ def read_event_id(values: JsonObject) -> str | None:
 
 
 def read_response_request(
-    values: JsonObject, *, model: str, now: float = 0.0, has_tools: bool = False
+    values: JsonObject,
+    *,
+    model: str,
+    now: float = 0.0,
+    answer_format: AnswerFormat = TEXT_ALONE,
 ) -> ResponseRequest:
     """Validate one body; `model` is the served one, `now` what a deadline counts from.
 
-    `has_tools`: whether the model's template knows any. Raises `ApiError`.
+    The model answers in this format. Raises `ApiError`.
     """
     stream_id = read_stream_id(values)
     found = RESPONSES.read(values)
@@ -185,8 +212,8 @@ def read_response_request(
     if form is not None:
         extensions["structured_outputs"] = form[1]
     form_field = "text.format" if "text" in found else "runtime.structured_outputs"
-    tools = tool_use_of(found, has_tools=has_tools)
-    sampling = sampling_params({**arguments, **extensions}, FIELD_NAMES)
+    tools = tool_use_of(found, answer_format)
+    sampling = tools.readable(sampling_params({**arguments, **extensions}, FIELD_NAMES))
     constrained = tools.constrained(sampling, form_field)
     check_together(found)
     return ResponseRequest(
@@ -202,11 +229,28 @@ def read_response_request(
         generate=found.get("generate", True),
         background=found.get("background", False),
         store=found.get("store", True),
+        truncation=found.get("truncation", DISABLED),
         text_format=_text_format(values) if "text" in found else {"type": "text"},
         form_field=form_field if constrained is sampling else "tools",
         tools=tools,
+        reasoning=_reasoning_of(found.get("reasoning", {})),
+        template_arguments=template_arguments(_template_values(found), answer_format),
         values=values,
     )
+
+
+def _reasoning_of(given: Mapping[str, Any]) -> JsonObject:
+    """As a response object has it."""
+    summary = given.get("summary", given.get("generate_summary"))
+    return {"effort": given.get("effort"), "summary": summary}
+
+
+def _template_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names that they have in chat."""
+    effort = found.get("reasoning", {}).get("effort")
+    runtime = found.get("runtime", {})
+    names = ("chat_template_kwargs", "enable_thinking")
+    return {"reasoning_effort": effort, **{n: runtime[n] for n in names if n in runtime}}
 
 
 def _text_format(values: JsonObject) -> JsonObject:

@@ -18,6 +18,7 @@ from ...engine.sampling_params import (
     LOGIT_BIAS_ITEMS_MAX,
     LOGIT_BIAS_MAX,
     PARAMETERS,
+    SEED_MAX,
     TOKENS_MAX,
     TOP_K_MAX,
     TRUNCATE_TO_MODEL,
@@ -26,6 +27,7 @@ from ...engine.sampling_params import (
 from ..errors import bad_field, to_api_error
 from ..schema.fields import (
     FLAG,
+    FLOAT_INTEGER_MAX,
     FunctionKind,
     IntegerKind,
     JsonObject,
@@ -46,6 +48,8 @@ _LENGTH = IntegerKind(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
 _DIGITS_MAX = len(str(TOKEN_ID_MAX))
 # vLLM's and Hugging Face's spelling of "off", beside 0.
 TOP_K_OFF = -1
+# The clients' of llama.cpp and Ollama, for one that is left out.
+SEED_RANDOM = -1
 
 
 @attrs.frozen(kw_only=True)
@@ -67,14 +71,22 @@ class TokenIdsKind:
             if value and not (min(value) >= 0 and max(value) <= self.maximum):
                 raise bad_field(path, f"must have token ids from 0 to {self.maximum}")
             return value
+        if all(type(item) is int or _is_whole(item) for item in value):
+            return self.read([int(item) for item in value], path)
         wrong = next(index for index, item in enumerate(value) if type(item) is not int)
         raise wrong_type(f"{path}[{wrong}]", "an integer", value[wrong])
 
     def schema(self) -> JsonObject:
         """See `Kind`."""
         items = {"type": "integer", "minimum": 0, "maximum": self.maximum}
+        items["x-maximum"] = "vocabulary"
         bounds = {"minItems": self.items_min, "maxItems": self.items_max}
         return {"type": "array", **bounds, "items": items}
+
+
+def _is_whole(value: object) -> bool:
+    """Whether it is an integer in JSON Schema's sense, such as 3.0."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < FLOAT_INTEGER_MAX
 
 
 def _read_biases(value: object, path: str) -> tuple[tuple[int, float], ...]:
@@ -85,7 +97,7 @@ def _read_biases(value: object, path: str) -> tuple[tuple[int, float], ...]:
     for name, bias in given.items():
         is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX
         if not is_number or int(name) > TOKEN_ID_MAX:
-            raise bad_field(path, f"must have token ids for names, not {name[:40]!r}")
+            raise bad_field(path, f"keys must be token ids, not {name[:40]!r}")
         if int(name) in found:
             raise bad_field(path, f"names token {int(name)} twice")
         found[int(name)] = _BIAS.read(bias, f"{path}.{name}")
@@ -118,6 +130,7 @@ def _kind_of(bound: bounds.Bound) -> Kind[Any]:
 _OWN_KINDS: Mapping[str, Kind[Any]] = MappingProxyType(
     {
         "top_k": IntegerKind(minimum=TOP_K_OFF, maximum=TOP_K_MAX),
+        "seed": IntegerKind(minimum=SEED_RANDOM, maximum=SEED_MAX),
         # OpenAI's: an object whose names are token ids, in decimal digits.
         "logit_bias": FunctionKind(
             _read_biases,
@@ -155,6 +168,8 @@ def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in values.items() if name in SAMPLING_FIELDS}
     if found.get("top_k") == TOP_K_OFF:
         found["top_k"] = 0
+    if found.get("seed") == SEED_RANDOM:
+        del found["seed"]
     return found
 
 

@@ -1,18 +1,23 @@
-"""Server-sent events: the frames of Responses, and those of chat completions and completions.
+"""Server-sent events: the frames of Responses, of chat completions and of completions.
 
 Sans-IO. Frames are as OpenAI's SDKs read them (the HTML standard, 9.2); JSON has no line breaks, so
 one `data:` line is enough. An `id:` is what a client that was cut off says to read on behind it.
 """
 
+from collections.abc import Callable
+
+import attrs
 import msgspec
 
+from ..errors import ApiError
 from ..schema.fields import JsonObject
-from .response_events import ARGUMENTS_DELTA, DELTA, Delta, Part, encode_part
+from .response_events import Delta, Part, encode_part
+from .response_items import ARGUMENTS_DELTA, INPUT_DELTA, MESSAGE, REASONING, SUMMARY
 
 # Ends a stream of chunks; Responses streams end by their terminal event.
 DONE = b"data: [DONE]\n\n"
-_MESSAGE_HEAD = b"event: %b\nid: " % DELTA.encode()
-_CALL_HEAD = b"event: %b\nid: " % ARGUMENTS_DELTA.encode()
+_DELTAS = (ARGUMENTS_DELTA, INPUT_DELTA, MESSAGE.delta, REASONING.delta, SUMMARY.delta)
+_DELTA_HEADS = {kind: b"event: %b\nid: " % kind.encode() for kind in _DELTAS}
 
 
 def data_frame(value: JsonObject) -> bytes:
@@ -20,10 +25,26 @@ def data_frame(value: JsonObject) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(value)
 
 
+@attrs.frozen
+class Framing:
+    """How the chunks of a completion become frames; `done` is the last one.
+
+    `has_ids`: a frame may have an id, as each chunk is one.
+    """
+
+    frame: Callable[[JsonObject], bytes]
+    error: Callable[[ApiError], bytes]
+    done: bytes
+    has_ids: bool = True
+
+
+CHUNK_FRAMING = Framing(data_frame, lambda error: data_frame(error.body()), DONE)
+
+
 def event_frame(part: Part) -> bytes:
     """One event named by its `type`, as Responses use; its id is its number, if it has one."""
     if isinstance(part, Delta):
-        head = _MESSAGE_HEAD if part.item.name is None else _CALL_HEAD
+        head = _DELTA_HEADS[part.item.delta_type]
         return b"%b%d\ndata: %b\n\n" % (head, part.number, encode_part(part))
     kind, number = part["type"], part.get("sequence_number")
     assert isinstance(kind, str)

@@ -5,13 +5,16 @@ Sans-IO: a JSON object in, a typed request or an `ApiError` that names the field
 
 import attrs
 
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt
 from ..errors import bad_field
 from ..schema.fields import FLAG, TEXT, JsonObject
-from ..schema.tables import Body, Field, Unserved, is_empty, never
-from .message_fields import MESSAGES, tools_kind
+from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Unserved
+from .field_rules import TOKENIZE_ALTERNATIVES
+from .message_fields import MESSAGES, TOOLS
 from .responses_fields import MODEL, check_model
 from .sampling_fields import TokenIdsKind
+from .template_arguments import TEMPLATE_ARGUMENTS, template_arguments
 from .tool_use import tool_use_of
 
 # More than any model's length; turning so many into text takes some 50 ms.
@@ -27,15 +30,12 @@ TOKENIZE = Body(
         ),
         "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
         "return_token_strs": Field(FLAG, "Tell how the vocabulary spells each token."),
-        "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        "tools": Field(
-            tools_kind(is_flat=False), "Functions that the template shows; with `messages`."
-        ),
-        "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
-        "chat_template_kwargs": Field(
-            Unserved(is_empty, "templates take no arguments from requests")
-        ),
-    }
+        "continue_final_message": Field(Unserved(IS_EMPTY, "an answer begins a new message")),
+        "tools": Field(TOOLS, "Functions that the template shows; with `messages`."),
+        "chat_template": Field(Unserved(NEVER, "templates come from the model folder alone")),
+        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
+    },
+    alternatives=TOKENIZE_ALTERNATIVES,
 )
 DETOKENIZE = Body(
     {
@@ -55,22 +55,26 @@ class TokenizeRequest:
 
 
 def read_tokenize_request(
-    body: JsonObject, *, model: str, has_tools: bool = False
+    body: JsonObject, *, model: str, answer_format: AnswerFormat = TEXT_ALONE
 ) -> TokenizeRequest:
-    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+    """Validate one body; `model` is the served one, which answers in this format.
 
     Raises `ApiError`.
     """
     values = TOKENIZE.read(body)
     check_model(values.get("model"), model)
     if ("prompt" in values) == ("messages" in values):
-        raise bad_field("prompt", "send either it or `messages`", "missing_required_parameter")
+        raise bad_field(
+            "prompt", "send either `prompt` or `messages`", "missing_required_parameter"
+        )
     prompt: str | ChatPrompt
     if "prompt" in values:
         prompt = values["prompt"]
     else:
-        tools = tool_use_of(values, has_tools=has_tools).for_template
-        prompt = ChatPrompt(values["messages"], values.get("add_generation_prompt", True), tools)
+        tools = tool_use_of(values, answer_format).for_template
+        opens = values.get("add_generation_prompt", True)
+        arguments = template_arguments(values, answer_format)
+        prompt = ChatPrompt(values["messages"], opens, tools, arguments)
     return TokenizeRequest(
         prompt=prompt,
         # A template has put them in already.

@@ -3,7 +3,8 @@
 Sans-IO: typed values in, typed values or `ApiError` out. The fields are read by `message_fields`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -11,7 +12,8 @@ import attrs
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
 from ...engine.structured_outputs import StructuredOutputs
-from ...runtime.text.tool_calls import CALLS_MAX, Tool, ToolChoice, forced_calls, strict_calls
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat, AnswerParser
+from ...runtime.text.tool_calls import CALLS_MAX, Tool, ToolChoice
 from ..errors import bad_field, to_api_error, unsupported
 from ..schema.fields import JsonObject
 
@@ -27,12 +29,44 @@ class ToolChoiceValue:
 
 
 @attrs.frozen
+class ToolOrigin:
+    """What a function that the model is shown is to the client: see `response_tools`."""
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+    @property
+    def named(self) -> JsonObject:
+        """Its fields in a call."""
+        name: JsonObject = {"name": self.name}
+        return name if self.namespace is None else {**name, "namespace": self.namespace}
+
+
+@attrs.frozen
+class ToolSet:
+    """Value of `tools`: what the model is shown, and what of it is something else to the client.
+
+    `ignored` are kinds of tools that are not served. `given` is the value as it came.
+    """
+
+    tools: Sequence[Tool] = ()
+    # {name that the model is shown: what it is}, of those that are not functions of that name.
+    origins: Mapping[str, ToolOrigin] = MappingProxyType({})
+    ignored: Sequence[str] = ()
+    given: Sequence[JsonObject] = ()
+
+
+@attrs.frozen
 class ToolUse:
     """The functions of one request. Without any, or with the choice `none`, nothing is called."""
 
-    tools: tuple[Tool, ...] = ()
+    tools: Sequence[Tool] = ()
     choice: ToolChoiceValue = ToolChoiceValue(ToolChoice.AUTO)
     is_parallel: bool = True
+    given: ToolSet = ToolSet()
+    # In which the model writes calls.
+    answer_format: AnswerFormat = TEXT_ALONE
 
     @property
     def is_on(self) -> bool:
@@ -51,23 +85,39 @@ class ToolUse:
 
     @property
     def objects(self) -> list[JsonObject]:
-        """The functions as a response object has them."""
+        """The tools as a response object has them: as they came, functions with all fields."""
+        functions = {tool.name: tool for tool in self.tools}
         return [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description or None,
-                "parameters": tool.parameters,
-                "strict": tool.strict,
-            }
-            for tool in self.tools
+            _function_object(functions[str(given["name"])])
+            if given["type"] == "function"
+            else given
+            for given in self.given.given
         ]
 
     @property
     def choice_object(self) -> JsonObject | str:
         """The choice as a response object has it."""
         name = self.choice.name
-        return self.choice.choice if name is None else {"type": "function", "name": name}
+        if name is None:
+            return self.choice.choice
+        origin = self.origin(name)
+        return {"type": "custom" if origin.is_custom else "function", **origin.named}
+
+    def parser(self, *, is_open: bool = False) -> AnswerParser | None:
+        """Reads an answer; `is_open`: the prompt has opened its reasoning. None: it is text."""
+        tools = self.tools if self.is_on else ()
+        return self.answer_format.parser(tools, self.calls_max, is_open=is_open)
+
+    def readable(self, sampling: SamplingParams) -> SamplingParams:
+        """These parameters, where marks that are read are text in any case."""
+        is_read = self.is_on or self.answer_format.parts_reasoning
+        if not (is_read and self.answer_format.has_special_marks and sampling.skip_special_tokens):
+            return sampling
+        return attrs.evolve(sampling, skip_special_tokens=False)
+
+    def origin(self, name: str) -> ToolOrigin:
+        """What the client calls the function that the model calls."""
+        return self.given.origins.get(name) or ToolOrigin(name)
 
     def constrained(self, sampling: SamplingParams, form_field: str) -> SamplingParams:
         """These parameters with what must come. Raises `ApiError`; `form_field` asked for another
@@ -77,7 +127,7 @@ class ToolUse:
         if form is None:
             return sampling
         if sampling.structured_outputs is not None:
-            raise bad_field(form_field, "must not be together with tools that must be called")
+            raise bad_field(form_field, "cannot be combined with tools that must be called")
         return attrs.evolve(sampling, structured_outputs=form)
 
     def form(self) -> StructuredOutputs | None:
@@ -87,11 +137,11 @@ class ToolUse:
         tools = self.tools
         if self.choice.choice is ToolChoice.REQUIRED:
             name = self.choice.name
-            tools = tools if name is None else tuple(t for t in tools if t.name == name)
+            tools = tools if name is None else [tool for tool in tools if tool.name == name]
             calls_max = CALLS_MAX if self.is_parallel and name is None else 1
-            text = forced_calls(tools, calls_max=calls_max)
+            text = self.answer_format.forced(tools, calls_max=calls_max)
         elif any(tool.strict for tool in tools):
-            text = strict_calls(tools)
+            text = self.answer_format.strict(tools)
         else:
             return None
         try:
@@ -100,23 +150,34 @@ class ToolUse:
             raise to_api_error(error, {"structured_outputs": "tools"}) from None
 
 
+def _function_object(tool: Tool) -> JsonObject:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
+
+
 NO_TOOLS = ToolUse()
 
 
-def tool_use_of(values: Mapping[str, Any], *, has_tools: bool) -> ToolUse:
+def tool_use_of(values: Mapping[str, Any], answer_format: AnswerFormat) -> ToolUse:
     """Read values of the three fields, together.
 
-    Raises `ApiError`; where the template has no tools (`has_tools`), for any that is on.
+    Raises `ApiError`; where the model has no format for calls, for any that is on.
     """
     if values.keys().isdisjoint(TOOL_FIELD_NAMES):
-        return NO_TOOLS
-    tools: list[Tool] = values.get("tools") or []
+        return NO_TOOLS if answer_format is TEXT_ALONE else ToolUse(answer_format=answer_format)
+    given: ToolSet = values.get("tools", ToolSet())
+    tools = given.tools
     choice: ToolChoiceValue = values.get("tool_choice", ToolChoiceValue(ToolChoice.AUTO))
     if choice.choice is ToolChoice.REQUIRED and not tools:
         raise bad_field("tool_choice", "needs `tools`")
     if choice.name is not None and all(tool.name != choice.name for tool in tools):
-        raise bad_field("tool_choice", f"names {choice.name}, which is not among `tools`")
-    use = ToolUse(tuple(tools), choice, values.get("parallel_tool_calls", True))
-    if use.is_on and not has_tools:
-        raise unsupported("tools", "the chat template of this model knows no tools")
+        raise bad_field("tool_choice", f"function {choice.name} is not among `tools`")
+    use = ToolUse(tools, choice, values.get("parallel_tool_calls", True), given, answer_format)
+    if use.is_on and answer_format.tools is None:
+        raise unsupported("tools", answer_format.no_tools_reason)
     return use

@@ -4,11 +4,10 @@ Its ids, event numbers and deltas are those of before, as they are a function of
 its tokens. One that has not ended is yet to be run.
 """
 
-import time
-
 from ...engine.errors import EngineError
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.text.answer_format import AnswerFormat
 from ...runtime.text.outputs import Usage
 from ..errors import frontends_died
 from ..openai.logprobs import make_formatter
@@ -22,7 +21,9 @@ from .response import Response
 LOST_CODE = "response_lost"
 
 
-def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) -> Response:
+def rebuild(
+    adopted: AdoptedStream, generator: Generator, *, answer_format: AnswerFormat
+) -> Response:
     """The response, without its output yet.
 
     Raises what reading its request does, as `ApiError` or `msgspec.DecodeError`.
@@ -33,7 +34,7 @@ def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) ->
         kept.values,
         model=generator.model_name,
         now=adopted.admitted_at,
-        has_tools=has_tools,
+        answer_format=answer_format,
     )
     request.values = {}
     events = ResponseEvents(
@@ -41,38 +42,41 @@ def rebuild(adopted: AdoptedStream, generator: Generator, *, has_tools: bool) ->
         created_at=admission.created_at,
         model=generator.model_name,
         request=request,
+        defaults=generator.sampling_defaults,
         formatter=make_formatter(generator.token_bytes, request.sampling.logprobs),
     )
-    return Response(
+    response = Response(
         ResponseRecord(events),
         first.principal,
         continued(kept.before, request),
+        session=kept.session,
         is_keyed=kept.is_keyed,
         adopted=adopted,
     )
+    if adopted.generation is not None:
+        response.note_prompt(generator, adopted.generation)
+    return response
 
 
-def rebuild_end(response: Response) -> int | None:
-    """Give it its output and its end, if it has ended: when, by CLOCK_MONOTONIC; None if not.
+def rebuild_end(response: Response) -> None:
+    """Give it its output and its end, if it has ended.
 
     One that two lives have died of ends by that.
     """
     adopted = response.adopted
     assert adopted is not None
-    said, generation = adopted.said, adopted.generation
+    generation = adopted.generation
     if generation is None:
         error = frontends_died("response", LOST_CODE)
         response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=error))
-        return time.monotonic_ns()
-    if said is None:
-        return None
-    kept = kept_ending(said)
-    if response.request.generate:
-        _read(generation, response.record, kept)
-        response.record.inexact_from = generation.choices[0].inexact_from
-    adopted.close()
-    response.end(kept.ending)
-    return kept.ended_ns
+    elif adopted.said is not None:
+        kept = kept_ending(adopted.said)
+        if response.request.generate:
+            _read(generation, response.record, kept)
+            response.record.inexact_from = generation.choices[0].inexact_from
+        adopted.close()
+        response.ended_ns = kept.ended_ns
+        response.end(kept.ending)
 
 
 def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding) -> None:

@@ -28,9 +28,10 @@ Sans-IO: calls and times in, claims out.
 
 import enum
 import hashlib
+import logging
 import re
 from collections import OrderedDict
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -43,6 +44,9 @@ HEADER_NAME = "idempotency-key"  # as requests have it
 # Stripe's bound of a key; visible ASCII, which the draft's quoted strings are as well.
 KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _CLAIM = "claim "
+NEVER_NS = 2**63
+Kept = TypeVar("Kept")
+logger = logging.getLogger(__name__)
 _DIGEST_BYTES = 16
 
 
@@ -57,6 +61,26 @@ class ValueJournal(Protocol):
 
     def forget_value(self, name: str) -> None:
         """It is wanted no more."""
+
+
+def kept_values(
+    journal: ValueJournal | None, prefix: str, kind: type[Kept]
+) -> dict[str, tuple[Kept, int]]:
+    """Those of this kind by the rest of their names, with their sizes.
+
+    What another version has written, and this one cannot read, is forgotten.
+    """
+    found: dict[str, tuple[Kept, int]] = {}
+    for name, value in ({} if journal is None else journal.values()).items():
+        if not name.startswith(prefix):
+            continue
+        try:
+            found[name.removeprefix(prefix)] = msgspec.json.decode(value, type=kind), len(value)
+        except msgspec.MsgspecError as error:
+            logger.error("%s in the journal cannot be read: %s", name, error)
+            assert journal is not None
+            journal.forget_value(name)
+    return found
 
 
 @attrs.frozen
@@ -115,15 +139,17 @@ class Claims:
     keys_max: int
     age_ns: int
     journal: ValueJournal | None = None
+    # When its journal was read. What is later there is of an earlier boot of the machine, whose
+    # clock begins anew: it counts as of then, so that nothing expires early.
+    read_ns: int = NEVER_NS
     # {name: claim}, oldest first.
     _claims: OrderedDict[str, Claim] = attrs.field(factory=OrderedDict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        values = {} if self.journal is None else self.journal.values()
-        kept = [value for name, value in values.items() if name.startswith(_CLAIM)]
-        claims = [msgspec.json.decode(value, type=Claim) for value in kept]
+        claims = [claim for claim, _ in kept_values(self.journal, _CLAIM, Claim).values()]
         for claim in sorted(claims, key=lambda claim: claim.claimed_ns):
-            self._claims[claim.name] = claim
+            claimed_ns = min(claim.claimed_ns, self.read_ns)
+            self._claims[claim.name] = attrs.evolve(claim, claimed_ns=claimed_ns)
 
     def __len__(self) -> int:
         return len(self._claims)

@@ -4,9 +4,11 @@ Those that are pending, before their admission; and tombstones of answers that w
 their time, so that no request takes them for never executed. See `claims`.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -14,14 +16,21 @@ import trio
 
 from ..errors import ApiError
 from ..schema.fields import JsonObject
-from .claims import Standing, ValueJournal
+from .claims import NEVER_NS, Standing, ValueJournal, kept_values
 
 _TOMBSTONE = "tombstone "
 _SINCE = "since"
 DELETED = "the answer was deleted by its client"
 FORGOTTEN = "the answer was forgotten before its time, to make room for others"
 UNREADABLE = "its frontend died, and its successor could not go on with the request"
+INTERRUPTED = "it was interrupted, and its output is not whole"
 NO_JOURNAL = "its frontend died, and whether it was executed is not known"
+
+
+# How long the executor waits for what is asked before it says how it is.
+LOOK_UP_S = 1.0
+# A failure with this status is no answer: the next request with its key is executed.
+COME_AGAIN = 503
 
 
 @attrs.frozen
@@ -40,6 +49,20 @@ class Execution:
     reason: str = ""
     response: JsonObject | None = None
     error: ApiError | None = None
+
+
+class Executed(Protocol):
+    """A response or a completion that was admitted."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is an answer."""
+
+    async def wait_ended(self) -> object:
+        """Return when there is one."""
+
+    def whole(self) -> JsonObject:
+        """The answer. Raises the failure that it ended with."""
 
 
 @attrs.frozen
@@ -63,6 +86,8 @@ class Executions:
     epoch: int = 0
     journal: ValueJournal | None = None
     is_whole: bool = False
+    # No tombstone that is found is kept for longer: see `Claims.read_ns`.
+    until_max_ns: int = NEVER_NS
     # The first of those lives.
     _since: int = attrs.field(init=False)
     # {response id: set when it is no longer pending}
@@ -71,15 +96,12 @@ class Executions:
     _tombstones: OrderedDict[str, Tombstone] = attrs.field(factory=OrderedDict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        values = {} if self.journal is None else self.journal.values()
-        found = {
-            name.removeprefix(_TOMBSTONE): msgspec.json.decode(value, type=Tombstone)
-            for name, value in values.items()
-            if name.startswith(_TOMBSTONE)
-        }
-        self._tombstones.update(sorted(found.items(), key=lambda item: item[1].until_ns))
-        since = values.get(_SINCE) if self.is_whole else None
-        self._since = self.epoch if since is None else int(since)
+        found = kept_values(self.journal, _TOMBSTONE, Tombstone)
+        for name, (each, _) in sorted(found.items(), key=lambda item: item[1][0].until_ns):
+            until_ns = min(each.until_ns, self.until_max_ns)
+            self._tombstones[name] = attrs.evolve(each, until_ns=until_ns)
+        since = kept_values(self.journal, _SINCE, int).get("") if self.is_whole else None
+        self._since = self.epoch if since is None else since[0]
         if self.journal is not None and since is None:
             self.journal.keep_value(_SINCE, str(self._since).encode())
 
@@ -129,3 +151,24 @@ class Executions:
         if epoch >= self._since:
             return Execution(standing=Standing.UNKNOWN)
         return Execution(standing=Standing.LOST, reason=NO_JOURNAL)
+
+    async def look_up(
+        self, response_id: str, asked: ExecutionCall, find: Callable[[], Executed | None]
+    ) -> Execution:
+        """How it stands when it has begun, or ended, or in a moment; `find` finds it if kept."""
+        with trio.move_on_after(LOOK_UP_S):
+            await self.wait_begun(response_id)
+            begun = find()
+            if begun is not None and asked.until_end:
+                await begun.wait_ended()
+        found = find()  # as it is now: it may just have begun
+        if found is None:
+            return self.execution_of(response_id, asked.epoch, time.monotonic_ns())
+        if not found.has_ended:
+            return Execution(standing=Standing.RUNNING)
+        try:
+            return Execution(standing=Standing.ENDED, response=found.whole())
+        except ApiError as error:
+            if error.status == COME_AGAIN:
+                return Execution(standing=Standing.UNKNOWN)
+            return Execution(standing=Standing.ENDED, error=error)

@@ -20,13 +20,12 @@ import msgspec
 import trio
 
 from ...runtime.messages import (
-    ControlCall,
+    ControlQuestion,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
     FrontendStates,
-    Place,
     RootCall,
     RootReply,
 )
@@ -47,6 +46,8 @@ CALL_S = 2.0
 ADOPTION_WAIT_S = 10.0
 # The root gathers for two seconds at most; a second more for the way.
 ROOT_CALL_S = 3.0
+# Refusals of the root that another moment, or another pid, may change.
+CONFLICTS = ("no_process", "process_changed")
 # Calls that wait here for a reply, and replies that wait here for an end.
 CALLS_MAX = 256
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
@@ -66,14 +67,16 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class ForeignResponses:
-    """One per frontend process. `rank` of `frontends` is ours, in this `epoch`; `send` goes to the
-    root, None where there is none: with one frontend nothing is foreign.
+    """One per home of a frontend process, whose `epoch` this is; a server begins with a home for
+    each of its `frontends`. `send` goes to the root, None where there is none, or no connection.
     """
 
-    rank: int = 0
+    home: int = 0
     frontends: int = 1
     epoch: int = 0
     send: Send | None = None
+    # What is asked of this frontend itself.
+    carry_out: CarryOut | None = attrs.field(default=None, init=False)
     _states: FrontendStates = attrs.field(factory=FrontendStates, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calling: int = attrs.field(default=0, init=False)
@@ -82,14 +85,18 @@ class ForeignResponses:
     _call_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _answering: int = attrs.field(default=0, init=False)
 
-    def is_given_up(self, frontend: int) -> bool:
-        """Whether no process has this rank any more, unless it is begun anew by hand."""
-        return frontend in self._states.failed
+    def is_given_up(self, home: int) -> bool:
+        """Whether no process will have this home any more."""
+        return home in self._states.lost
 
     def is_foreign(self, response_id: str) -> bool:
         """Whether another frontend of this server drew this id."""
-        frontend = frontend_of(response_id)
-        return frontend is not None and frontend != self.rank and frontend < self.frontends
+        return self._owner_of(response_id) != self.home
+
+    def _owner_of(self, response_id: str) -> int:
+        home = frontend_of(response_id)
+        is_known = home is not None and home < max(self.frontends, self._states.homes)
+        return home if home is not None and is_known else self.home
 
     # ---- calls
 
@@ -107,21 +114,22 @@ class ForeignResponses:
 
         Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
-        frontend = frontend_of(response_id) if frontend is None else frontend
-        assert frontend is not None
-        if self._calling >= CALLS_MAX:
-            raise _unreachable()
         call = ForeignCall(
-            caller=self.rank,
+            caller=self.home,
             caller_epoch=self.epoch,
             call_id=0,
-            frontend=frontend,
+            frontend=self._owner_of(response_id) if frontend is None else frontend,
             verb=verb,
             response_id=response_id,
             principal=principal,
             starting_after=starting_after,
             text=text,
         )
+        if call.frontend == self.home:
+            assert self.carry_out is not None
+            return await self.carry_out(call)
+        if self._calling >= CALLS_MAX:
+            raise _unreachable()
         self._calling += 1
         try:
             with trio.move_on_after(ADOPTION_WAIT_S):
@@ -147,7 +155,7 @@ class ForeignResponses:
     async def _wait_up(self, frontend: int) -> int:
         """The epoch of the owner, when it is up. Raises `ApiError` if it is given up."""
         while (epoch := self._states.ready.get(frontend)) is None:
-            if frontend in self._states.failed:
+            if self.is_given_up(frontend):
                 raise _unreachable()
             await self._changed.wait()
         return epoch
@@ -224,14 +232,25 @@ class ForeignReader:
         """Whether `take` has something now."""
         return bool(self._events)
 
+    @property
+    def number(self) -> int | None:
+        """The number of the last event that was taken; None before the first."""
+        return self.starting_after
+
+    def wake_up(self) -> None:
+        """Of no effect: its owner answers in a moment, if only that nothing has come."""
+
     async def wait_ready(self) -> None:
-        """Return when there is something to take, or all was taken. Raises `ApiError`."""
-        while not self._events and not self._is_last:
+        """Return when there is something to take, all was taken, or nothing has come for a moment.
+
+        Raises `ApiError`.
+        """
+        if not self._events and not self._is_last:
             batch: EventBatch = await self.foreign.call(
                 ForeignVerb.EVENTS, self.response_id, self.principal, self.starting_after
             )
             self._events, self._is_last = batch.events, batch.is_last
-        if not self._events:
+        if self._is_last and not self._events:
             self.done.set()
 
     def take(self, characters_max: int) -> list[Event]:
@@ -303,21 +322,23 @@ class RootCalls:
     _reply: RootReply | None = attrs.field(default=None, init=False)
     _arrived: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    async def ask(self, call: ControlCall, place: Place | None = None) -> str:
+    async def ask(self, question: ControlQuestion) -> str:
         """The root's answer, as JSON text.
 
-        Raises `ApiError` 503 when there is none in time, 404 when there is no such place.
+        Raises `ApiError` 503 when there is none in time; 404 when there is no such place, 409 when
+        its process is not there, or another one.
         """
         if self.send is not None:
             with trio.move_on_after(ROOT_CALL_S):
                 async with self._lock:
                     self._call_id += 1
                     self._arrived = trio.Event()
-                    await self.send(RootCall(self._call_id, call, place))
+                    await self.send(RootCall(self._call_id, question))
                     await self._arrived.wait()
                     assert self._reply is not None
                     if self._reply.refusal:
-                        raise ApiError(404, self._reply.refusal, "place_not_found")
+                        status = 409 if self._reply.code in CONFLICTS else 404
+                        raise ApiError(status, self._reply.refusal, self._reply.code)
                     return self._reply.text
         raise _no_answer("The root of this server", "root_unreachable")
 

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 
 import attrs
 
+from ...engine.sampling_params import SamplingParams
 from ...runtime.text.json_text import read_json
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..openai.message_fields import Message
-from ..openai.response_events import call_object, message_object, text_part
+from ..openai.response_objects import call_object, message_object, reasoning_object, text_part
+from ..openai.response_tools import custom_arguments, shown_name
 from ..openai.responses_request import ResponseRequest, ids_bytes, json_bytes, text_bytes
-from ..openai.tool_use import ToolUse
+from ..openai.template_arguments import Scalar, with_reasoning
+from ..openai.tool_use import ToolOrigin, ToolUse
 from ..schema.fields import JsonObject
 from .record import ResponseRecord
 
@@ -40,7 +43,8 @@ class Conversation:
 def _size_of(message: Message) -> int:
     calls = message.get("tool_calls", ())
     arguments = sum(json_bytes(call["function"]["arguments"]) + CALL_BYTES for call in calls)
-    return text_bytes(message["content"]) + arguments + MESSAGE_BYTES
+    reasoning = text_bytes(message.get("reasoning_content", ""))
+    return text_bytes(message["content"]) + reasoning + arguments + MESSAGE_BYTES
 
 
 def continued(before: Conversation | None, request: ResponseRequest) -> Conversation:
@@ -60,14 +64,17 @@ def continued(before: Conversation | None, request: ResponseRequest) -> Conversa
 
 
 def prompt_of(
-    conversation: Conversation, instructions: str | None, tools: ToolUse | None = None
+    conversation: Conversation,
+    instructions: str | None,
+    tools: ToolUse | None = None,
+    arguments: dict[str, Scalar] | None = None,
 ) -> Prompt:
     """What the model is given."""
     if conversation.token_ids is not None:
         return conversation.token_ids
     system = [] if instructions is None else [{"role": "system", "content": instructions}]
     shown = None if tools is None else tools.for_template
-    return ChatPrompt([*system, *conversation.messages], tools=shown)
+    return ChatPrompt([*system, *conversation.messages], tools=shown, arguments=arguments)
 
 
 def with_output(conversation: Conversation, record: ResponseRecord) -> Conversation:
@@ -79,7 +86,7 @@ def with_output(conversation: Conversation, record: ResponseRecord) -> Conversat
     answer: Message = {"role": "assistant", "content": record.text}
     if calls := record.calls:
         answer["tool_calls"] = [_template_call(item) for item in calls]
-    return Conversation([*conversation.messages, answer])
+    return Conversation([*conversation.messages, with_reasoning(answer, record.reasoning)])
 
 
 def input_items(conversation: Conversation, response_id: str) -> list[JsonObject]:
@@ -100,23 +107,34 @@ def _items_of(message: Message, suffix: str) -> list[JsonObject]:
         call_object(
             f"fc_{place}_{suffix}",
             call.get("id", ""),
-            call["function"]["name"],
+            ToolOrigin(call["function"]["name"]),
             json.dumps(call["function"]["arguments"], ensure_ascii=False),
         )
         for place, call in enumerate(message.get("tool_calls", ()))
     ]
-    if calls and not text:
-        return calls
-    is_answer = message["role"] == "assistant"
-    part = text_part(text, []) if is_answer else {"type": "input_text", "text": text}
-    return [message_object(f"msg_{suffix}", message["role"], [part]), *calls]
+    found: list[JsonObject] = []
+    if reasoning := message.get("reasoning_content"):
+        content: JsonObject = {"content": [{"type": "reasoning_text", "text": reasoning}]}
+        found.append(reasoning_object(f"rs_{suffix}", content))
+    if text or not calls:
+        is_answer = message["role"] == "assistant"
+        part = text_part(text, []) if is_answer else {"type": "input_text", "text": text}
+        found.append(message_object(f"msg_{suffix}", message["role"], [part]))
+    return [*found, *calls]
 
 
 def _template_call(item: JsonObject) -> JsonObject:
     """A call as templates take it; one whose arguments were cut, or are no JSON, has none."""
     try:
-        arguments = read_json(str(item["arguments"]))
+        arguments = custom_arguments(item) or read_json(str(item["arguments"]))
     except ValueError:
         arguments = {}
-    function = {"name": item["name"], "arguments": arguments}
+    namespace = item.get("namespace")
+    name = shown_name(str(item["name"]), None if namespace is None else str(namespace))
+    function = {"name": name, "arguments": arguments}
     return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def prompt_alone(sampling: SamplingParams) -> SamplingParams:
+    """For a prompt that is only computed: what decides about it, and the one token it takes."""
+    return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)

@@ -6,6 +6,7 @@ Sans-IO: a response in, notes out, and back. The runtime does not read these byt
 import attrs
 import msgspec
 
+from ...engine.sampling_params import SamplingParams
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.journal.records import AdmissionRecord
 from ...runtime.text.outputs import GenerationOutput
@@ -15,6 +16,10 @@ from .history import Conversation
 from .response import Response
 
 SURFACE = "responses"
+# A whole answer without a key that may have so many tokens is gone on with by a successor. To write
+# a request down takes 30 µs, 70 in a busy process: more than a short answer may cost, and that is
+# soon computed again.
+LONG_TOKENS = 64
 
 
 @attrs.frozen(kw_only=True)
@@ -22,8 +27,24 @@ class KeptRequest:
     """The body, which the same reader reads again, and the conversation that it continues."""
 
     values: JsonObject
-    before: Conversation | None
+    before: Conversation | None = None
+    # The socket session that it is kept for alone.
+    session: str = ""
     # Whether it has an idempotency key, so that its client may ask for it again.
+    is_keyed: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class _StoreValue:
+    store: bool | None = None
+
+
+@attrs.frozen(kw_only=True)
+class _KeptForWhom:
+    """Of a `KeptRequest` only that."""
+
+    values: _StoreValue
+    session: str = ""
     is_keyed: bool = False
 
 
@@ -36,23 +57,42 @@ class KeptEnding:
     ended_ns: int
 
 
+def is_long(sampling: SamplingParams, choices: int = 1) -> bool:
+    """Whether it may have so many tokens that a successor is to go on with it."""
+    return sampling.max_tokens is None or choices * sampling.max_tokens >= LONG_TOKENS
+
+
 def note_of(response: Response) -> AdmissionNote:
     """For its admission."""
     request = response.request
     is_keyed = response.is_keyed
-    kept = KeptRequest(values=request.values, before=response.before, is_keyed=is_keyed)
+    kept = KeptRequest(
+        values=request.values, before=response.before, session=response.session, is_keyed=is_keyed
+    )
     return AdmissionNote(
         name=response.response_id,
         surface=SURFACE,
         body=msgspec.json.encode(kept),
         created_at=response.record.events.created_at,
-        is_resumable=response.streaming or request.background or response.keep_s > 0,
+        is_resumable=response.streaming
+        or request.background
+        or response.keep_s > 0
+        or is_long(request.sampling),
     )
 
 
 def kept_request(admission: AdmissionRecord) -> KeptRequest:
     """What `note_of` has noted. Raises `msgspec.DecodeError`."""
     return msgspec.json.decode(admission.body, type=KeptRequest)
+
+
+def is_only_stored(admission: AdmissionRecord) -> bool:
+    """Whether it is kept for those who name it by its id, and in no other way.
+
+    Raises `msgspec.DecodeError`.
+    """
+    kept = msgspec.json.decode(admission.body, type=_KeptForWhom)
+    return kept.values.store is not False and not (kept.session or kept.is_keyed)
 
 
 def said_of(response: Response, ended_ns: int) -> bytes:

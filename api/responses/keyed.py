@@ -16,8 +16,6 @@ from ..schema.fields import JsonObject
 from .claims import Claim, ClaimCall, KeyedRequest, NextStep, Standing, home_of, judge
 from .executions import Execution, ExecutionCall
 from .foreign import ForeignResponses
-from .store import ResponseStore
-from .verbs import carry_out
 
 GIVEN_UP = "the frontend that executed it was given up"
 
@@ -27,7 +25,6 @@ class KeyedRequests:
     """One per frontend."""
 
     foreign: ForeignResponses
-    store: ResponseStore
 
     async def choose(self, keyed: KeyedRequest, principal: str, response_id: str) -> Claim:
         """The claim that holds: with this id, which is pending, it is the caller's to execute;
@@ -98,7 +95,7 @@ class KeyedRequests:
     async def _ask(
         self, verb: ForeignVerb, frontend: int, claim: Claim, call: object, *, principal: str = ""
     ) -> Any:
-        response_id, text = claim.response_id, msgspec.json.encode(call).decode()
-        if frontend == self.foreign.rank:
-            return await carry_out(self.store, verb, response_id, principal, text=text)
-        return await self.foreign.call(verb, response_id, principal, text=text, frontend=frontend)
+        text = msgspec.json.encode(call).decode()
+        return await self.foreign.call(
+            verb, claim.response_id, principal, text=text, frontend=frontend
+        )

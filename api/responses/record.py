@@ -22,21 +22,21 @@ The bound of a record is the length of the model: it keeps what was generated, o
 """
 
 import bisect
-import itertools
 import sys
 from array import array
 from collections.abc import Sequence
 
 import attrs
 
+from ...runtime.text.answer_format import AnswerParser
 from ...runtime.text.outputs import GenerationOutput, Logprobs
 from ...runtime.text.tool_calls import (
+    AnswerEvent,
     ArgumentsPiece,
     CallBegun,
     CallEnded,
+    ReasoningPiece,
     TextPiece,
-    ToolCallParser,
-    ToolEvent,
 )
 from ..openai.logprobs import Entry
 from ..openai.response_events import (
@@ -44,11 +44,11 @@ from ..openai.response_events import (
     Delta,
     Ending,
     Event,
-    Item,
     Mark,
     ResponseEvents,
     Status,
 )
+from ..openai.response_items import Item
 from ..schema.fields import JsonObject
 
 # A token completes few events: the end of one item and the begin of the next are five.
@@ -79,7 +79,8 @@ class ResponseRecord:
 
     # Of the last event but for the deltas of tokens without tools.
     _last_number: int = attrs.field(default=1, init=False)
-    _parser: ToolCallParser | None = attrs.field(default=None, init=False)
+    _parser: AnswerParser | None = attrs.field(default=None, init=False)
+    _reasoning_tokens: int = attrs.field(default=0, init=False)  # at the end
     # Of each delta its text. A pointer each, as nearly all are the vocabulary's own objects. For
     # reading the same list or, when ended, a tuple, which garbage collection leaves alone.
     _texts: list[str] = attrs.field(factory=list, init=False)
@@ -100,8 +101,8 @@ class ResponseRecord:
             self._token_ids = array("I")
         self._has_tokens = request.options.token_ids or request.sampling.logprobs is not None
         item = None
-        if request.calls_tools:
-            self._parser = ToolCallParser(request.tools.calls_max)
+        if request.is_parsed:
+            self._parser = request.tools.parser()
             self._numbers = array("I")
             self._ends = array("I") if self._has_tokens else None
         elif request.generate:
@@ -112,13 +113,18 @@ class ResponseRecord:
 
     @property
     def text(self) -> str:
-        """The whole text so far, without calls."""
-        return "".join([self._text_of(item) for item in self.items if item.name is None])
+        """The whole text so far, without reasoning and calls."""
+        return "".join([self._text_of(item) for item in self.items if item.is_message])
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far, if it is parted off."""
+        return "".join([self._text_of(item) for item in self.items if item.is_reasoning])
 
     @property
     def calls(self) -> list[JsonObject]:
-        """Function calls so far, as items."""
-        return [self._whole(item, {}) for item in self.items if item.name is not None]
+        """Calls so far, as items."""
+        return [self._whole(item, {}) for item in self.items if item.origin is not None]
 
     @property
     def token_ids(self) -> list[int] | None:
@@ -136,6 +142,11 @@ class ResponseRecord:
         return size + (0 if self._logprobs is None else LOGPROBS_BYTES + self._logprobs.size_bytes)
 
     # ---- what is added
+
+    def open_reasoning(self) -> None:
+        """The prompt has opened the model's reasoning; before the first token."""
+        if self._parser is not None and self._parser.reasoning is not None:
+            self._parser.reasoning.is_open = True
 
     def append(self, output: GenerationOutput) -> None:
         """Add the next tokens, one by one. One without text is silent, unless ids are wanted."""
@@ -200,7 +211,7 @@ class ResponseRecord:
         if self._parser is not None:
             for event in self._parser.finish():
                 self._add_event(event)
-            self._parser = None
+            self._reasoning_tokens, self._parser = self._parser.reasoning_tokens, None
         item = self._close_item(is_whole=ending.status is Status.COMPLETED)
         if item is not None and ending.status is not Status.FAILED:
             self._mark(item.closing_count + 1, item, is_end=True)
@@ -215,14 +226,14 @@ class ResponseRecord:
         else:
             self._logprobs.extend(more)
 
-    def _parse(self, parser: ToolCallParser, texts: list[str], count: int) -> None:
+    def _parse(self, parser: AnswerParser, texts: list[str], count: int) -> None:
         """Read calls out of the texts of `count` tokens, and of what the end completed."""
         for place, text in enumerate(texts):
             self.token_count += place < count
             for event in parser.push(text):
                 self._add_event(event)
             # What may open a call is held back; its tokens need not be.
-            if self._tokens_left and self._in_message:
+            if self._tokens_left and self._open_item is not None and self._open_item.origin is None:
                 self._add_delta("")
 
     def _add_delta(self, text: str) -> None:
@@ -244,26 +255,30 @@ class ResponseRecord:
 
     # ---- items
 
-    def _add_event(self, event: ToolEvent) -> None:
+    def _add_event(self, event: AnswerEvent) -> None:
         match event:
-            case TextPiece(text=text):
-                if not self._in_message:
-                    self._open_item(self.events.message(len(self.items), self.delta_count))
+            case TextPiece(text=text) | ReasoningPiece(text=text):
+                is_reasoning = isinstance(event, ReasoningPiece)
+                if self._open_item is None or self._open_item.is_reasoning != is_reasoning:
+                    self._end_item()
+                    make = self.events.reasoning if is_reasoning else self.events.message
+                    self._begin_item(make(len(self.items), self.delta_count))
                 self._add_delta(text)
             case CallBegun(index=number, name=name):
                 self._end_item()
                 place = len(self.items), self.delta_count
-                self._open_item(self.events.call(*place, number=number, name=name))
+                self._begin_item(self.events.call(*place, number=number, name=name))
             case ArgumentsPiece(text=text):
-                self._add_delta(text)
+                if said := self.items[-1].said(text):
+                    self._add_delta(said)
             case CallEnded():
                 self._end_item()
 
     @property
-    def _in_message(self) -> bool:
-        return bool(self.items) and self.items[-1].stop is None and self.items[-1].name is None
+    def _open_item(self) -> Item | None:
+        return self.items[-1] if self.items and self.items[-1].stop is None else None
 
-    def _open_item(self, item: Item) -> None:
+    def _begin_item(self, item: Item) -> None:
         self.items.append(item)
         self._mark(item.opening_count, item)
 
@@ -274,8 +289,8 @@ class ResponseRecord:
 
     def _close_item(self, *, is_whole: bool) -> Item | None:
         """Close the open item, if there is one."""
-        item = self.items[-1] if self.items else None
-        if item is None or item.stop is not None:
+        item = self._open_item
+        if item is None:
             return None
         item.stop = self.delta_count
         item.status = "completed" if is_whole else "incomplete"
@@ -305,7 +320,8 @@ class ResponseRecord:
 
     def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        return self.events.final(ending, output, self.token_count, self.inexact_from)
+        counts = self.token_count, self._reasoning_tokens
+        return self.events.final(ending, output, counts, self.inexact_from)
 
     def text_between(self, first: int, stop: int) -> str:
         """The text of the deltas `[first, stop)`."""
@@ -367,8 +383,7 @@ class ResponseRecord:
 
     def _last_tokens(self) -> JsonObject:
         """Tokens behind the last delta, which calls may have; the terminal event has them."""
-        found: JsonObject = {}
-        begin = self.token_count - self._tokens_left
+        found, begin = JsonObject(), self.token_count - self._tokens_left
         if begin == self.token_count:
             return found
         if self._token_ids is not None and self.events.request.options.token_ids:
@@ -382,19 +397,3 @@ class ResponseRecord:
         if self._logprobs is None:
             return []
         return self.events.format_logprobs(self._logprobs.between(first, stop))
-
-    def check_invariants(self) -> None:
-        """For property tests: numbers grow, sizes are sums, one item at most is open."""
-        rows = [range(m.number, m.last_number + 1) for m in self.marks if m.notice is None]
-        numbers = list(itertools.chain(*rows))
-        voiced = [n for place, n in enumerate(self.numbers) if not self.is_silent(place)]
-        assert sorted({*numbers, *voiced}) == sorted([*numbers, *voiced])
-        assert list(self.numbers) == sorted(self.numbers)
-        assert max([*numbers, *voiced]) == self.last_number
-        assert self.size == len(self.text_between(0, self.delta_count))
-        assert self._token_ids is None or len(self._token_ids) == self.token_count
-        assert len(self.numbers) == self.delta_count
-        assert self._ends is None or len(self._ends) == self.delta_count
-        places = [(mark.place, mark.number) for mark in self.marks]
-        assert places == sorted(places)
-        assert all(item.stop is not None for item in self.items[:-1])

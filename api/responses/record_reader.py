@@ -23,6 +23,8 @@ class RecordReader:
     record: ResponseRecord
     with_notices: bool = True
 
+    # The last event that was taken, or behind which it began; None before the first.
+    number: int | None = attrs.field(default=None, init=False)
     # Deltas that were saved by merging.
     merged: int = attrs.field(default=0, init=False)
     # Characters up to the cursor.
@@ -42,6 +44,7 @@ class RecordReader:
         Raises `ApiError` for a number that no event of this response has had so far.
         """
         reader = cls(record, with_notices)
+        reader.number = number
         if number is not None:
             reader._go_behind(number)
         return reader
@@ -97,6 +100,7 @@ class RecordReader:
             delta = self._take_deltas(stop, limit - self._size)
             if delta is not None:
                 parts.append(delta)
+                self.number = delta.number
 
     def _take_marks(self, parts: list[Part]) -> int:
         """Take those that stand here; the delta before which the next one stands."""
@@ -105,6 +109,8 @@ class RecordReader:
             if mark.place > self._delta:
                 return mark.place
             self._mark += 1
+            if mark.notice is None:
+                self.number = mark.last_number
             events = self.record.events_of(mark, built)
             parts += events[self._skipped :] if self._skipped else events
             self._skipped = 0

@@ -10,7 +10,9 @@ Without readers, or while a caller waits for the end, outputs are pulled when th
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol
 
@@ -19,18 +21,21 @@ import trio
 
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
-from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.adoption import AdoptedStream
-from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.frontend.generation import GenerationFacts, GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
+from ...runtime.text.prompts import Prompt
+from ..access_log import Generated
 from ..errors import ApiError, to_api_error, too_many_readers
-from ..openai.response_events import Ending, Part, Status, ending_of, notice_of
+from ..openai.response_events import Ending, Status, ending_of, notice_of
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
-from .history import Conversation, prompt_of
+from .behind_reasoning import with_form_behind
+from .history import Conversation, prompt_alone, prompt_of
 from .record import ResponseRecord
 from .record_reader import RecordReader
+from .response_reader import ResponseReader, Wake
 
 logger = logging.getLogger(__name__)
 # Of one response; each costs a connection anyway.
@@ -52,23 +57,27 @@ class Store(Protocol):
 
 @attrs.define(eq=False)
 class Response:
-    """See above. `conversation` is its whole input; `session` is the one socket that may continue
-    it, when it is not to be stored; with `streaming` off its output comes all at once. Tokens may
-    wait for more of them for `merge_s`.
+    """See above. `conversation` is its whole input; `session` is the one socket session that may
+    continue it, when it is not to be stored; with `streaming` off its output comes all at once.
+    Tokens may wait for more of them for `merge_s`.
     """
 
     record: ResponseRecord
     principal: str
     conversation: Conversation
-    session: object = None
+    session: str = ""
     streaming: bool = True
     merge_s: float = 0.0
     # Its request has an idempotency key, whose claim it holds.
     is_keyed: bool = False
+    # What the model is given, until it is asked, where that is not the whole conversation.
+    prompt: Prompt | None = None
     # What it continues, until its admission was noted.
     before: Conversation | None = None
     # What goes on, where a frontend before this one has begun it.
     adopted: AdoptedStream | None = None
+    # When it ended, by CLOCK_MONOTONIC, if that was in a life of this frontend before.
+    ended_ns: int | None = None
 
     # How long it goes on without readers, in seconds.
     keep_s: float = attrs.field(init=False)
@@ -81,10 +90,10 @@ class Response:
     _store: Store | None = attrs.field(default=None, init=False)
     # Tokens granted before there was a stream.
     _granted: int = attrs.field(default=0, init=False)
-    _usage: Usage = attrs.field(default=Usage(0, 0), init=False)
+    _facts: GenerationFacts = attrs.field(default=GenerationFacts(Usage(0, 0)), init=False)
     _cancel_reason: str | None = attrs.field(default=None, init=False)
     # Readers of events; callers for whom it must go on; callers that wait for its end.
-    _readers: list["ResponseReader"] = attrs.field(factory=list, init=False)
+    _readers: list[ResponseReader] = attrs.field(factory=list, init=False)
     _holders: int = attrs.field(default=0, init=False)
     _waiting: int = attrs.field(default=0, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -118,6 +127,13 @@ class Response:
             self._waiting -= 1
         return self.record.snapshot()
 
+    def whole(self) -> JsonObject:
+        """Its object as it is now. Raises the failure that it ended with."""
+        ending = self.record.ending
+        if ending is not None and ending.error is not None:
+            raise ending.error
+        return self.record.snapshot()
+
     def cancel(self, reason: str) -> None:
         """Ask for the end; idempotent. The response ends with status `cancelled`."""
         if self._cancel_reason is None:
@@ -130,6 +146,17 @@ class Response:
             self._granted += tokens
         else:
             self._stream.grant(tokens)
+
+    @property
+    def client_credit(self) -> int | None:
+        """All that the client has granted so far; None without a limit, or after the end."""
+        return None if self._stream is None else self._stream.client_credit
+
+    def grant_up_to(self, credit: int) -> None:
+        """The client allows so many tokens in all; harmless when it has said so before."""
+        granted = self.client_credit
+        if granted is not None and credit > granted:
+            self.grant(credit - granted)
 
     # ---- its task
 
@@ -160,28 +187,42 @@ class Response:
         self, generator: Generator, store: Store, task_status: trio.TaskStatus[None]
     ) -> None:
         """Holds the stream open until the end; readers pull from it."""
-        opening = self._open(generator, store) if self.adopted is None else self.adopted.open()
+        adopted = self.adopted
+        opening = await self._open(generator, store) if adopted is None else adopted.open()
         async with opening as stream:
             self._stream = stream
             try:
                 if self._granted:
                     stream.grant(self._granted)
+                self.note_prompt(generator, stream)
                 self._admit(store, task_status)
                 stream.listen(self)
                 self.on_output(stream.has_end)
                 await self._ended.wait()
             finally:
                 self.pull()
-                self._usage, self._stream = stream.usage, None
+                self._facts, self._stream = stream.facts, None
 
-    def _open(
+    def note_prompt(self, generator: Generator, stream: GenerationStream) -> None:
+        """Where the answer begins: the prompt may have opened the model's reasoning."""
+        answers = self.request.tools.answer_format
+        if answers.is_opened(stream.prompt_token_ids, generator.token_bytes):
+            self.record.open_reasoning()
+
+    async def _open(
         self, generator: Generator, store: Store
     ) -> AbstractAsyncContextManager[GenerationStream]:
         request, options, note = self.request, self.request.options, store.note_of(self)
+        prompt, self.prompt = self.prompt, None
         request.values, self.before = {}, None  # needed no more
+        prompt = prompt or prompt_of(self.conversation, *request.prompt_parts)
+        sampling = request.sampling if request.generate else prompt_alone(request.sampling)
+        is_call = request.form_field == "tools"
+        asked = await with_form_behind(generator, prompt, sampling, request.tools, is_call=is_call)
+        prompt, sampling = asked
         return generator.generate(
-            prompt_of(self.conversation, request.instructions, request.tools),
-            request.sampling if request.generate else _prompt_alone(request.sampling),
+            prompt,
+            sampling,
             request_id=self.response_id,
             principal=self.principal,
             cache_salt=options.cache_salt,
@@ -213,6 +254,8 @@ class Response:
         """Set how it ended, for readers and waiters; the first end stays."""
         if self.has_ended:
             return
+        if ending.status is Status.COMPLETED and ending.completed_at is None:
+            ending = attrs.evolve(ending, completed_at=int(time.time()))
         self.record.end(ending)
         self._ended.set()
         self.wake_readers()
@@ -222,7 +265,14 @@ class Response:
     @property
     def usage(self) -> Usage:
         """Tokens that were taken so far."""
-        return self._usage if self._stream is None else self._stream.usage
+        return self._facts.usage if self._stream is None else self._stream.usage
+
+    def generated(self) -> Generated:
+        """What came of it so far, for the access log."""
+        facts = self._facts if self._stream is None else self._stream.facts
+        end = "" if self.record.ending is None else self.record.ending.why
+        begun_at = math.inf if self.adopted is None else self.adopted.admitted_at
+        return Generated.of(self.response_id, end, [facts], begun_at)
 
     def _ending_when_cut(self) -> Ending:
         """What the end is when the scope was cancelled or its deadline has passed."""
@@ -285,10 +335,10 @@ class Response:
     def reading(
         self,
         starting_after: int | None = None,
-        wake: "Wake | None" = None,
+        wake: Wake | None = None,
         *,
         with_notices: bool = True,
-    ) -> Iterator["ResponseReader"]:
+    ) -> Iterator[ResponseReader]:
         """Read in this block, from behind this number. `wake` is called when there is more.
 
         Raises `ApiError` for a number that is not there yet, or when too many read already.
@@ -332,49 +382,6 @@ class Response:
 
 
 @attrs.define(eq=False)
-class ResponseReader:
-    """A reader while it is attached. Without `wake` it waits by itself, in `wait_ready`."""
-
-    response: Response
-    cursor: RecordReader
-    wake: "Wake | None"
-    # Set when everything has been taken.
-    done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _ready: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if self.cursor.is_done:
-            self.done.set()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there may be something to take now."""
-        return self.response.has_more or self.cursor.is_ready
-
-    def wake_up(self) -> None:
-        """There may be more."""
-        if self.wake is None:
-            self._ready.unpark_all()
-        else:
-            self.wake(self)
-
-    async def wait_ready(self) -> None:
-        """Return when there is something to take, or nothing will come any more."""
-        while not (self.done.is_set() or self.is_ready):
-            await self._ready.park()
-
-    def take(self, characters_max: int) -> list[Part]:
-        """The next events; see `RecordReader.take`."""
-        if self.response.has_more:
-            self.response.pull()
-        cursor = self.cursor
-        events = cursor.take(characters_max)
-        if cursor.is_done:
-            self.done.set()
-        return events
-
-
-@attrs.define(eq=False)
 class _Hold:
     """See `Response.held`; a class, as there is one for each response."""
 
@@ -387,12 +394,3 @@ class _Hold:
     def __exit__(self, *_: object) -> None:
         self.response._holders -= 1
         self.response._check_abandoned()
-
-
-# Called when there is more for a reader; a writer that takes then.
-Wake = Callable[[ResponseReader], None]
-
-
-def _prompt_alone(sampling: SamplingParams) -> SamplingParams:
-    """For a prompt that is only computed: what decides about it, and the one token it takes."""
-    return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)

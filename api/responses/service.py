@@ -7,7 +7,7 @@ lost its readers; what a connection holds is a reader.
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -16,26 +16,33 @@ import attrs
 import msgspec
 import trio
 
+from ...engine.errors import EngineError
 from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.messages import ForeignVerb
-from ..errors import ApiError
+from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
+from ...runtime.text.prompts import ChatPrompt, Prompt
+from ..errors import ApiError, to_api_error
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import ResponseEvents
 from ..openai.response_id import IdSource
-from ..openai.responses_request import ResponseRequest, ResumeRequest
-from ..schema.fields import out_of_range
+from ..openai.responses_request import AUTO, ResponseRequest, ResumeRequest, read_response_request
+from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
 from .adoption import rebuild, rebuild_end
 from .claims import Standing
 from .executions import UNREADABLE
 from .foreign import ForeignReader, ForeignResponses
-from .history import Conversation, continued
+from .history import Conversation, continued, prompt_of
+from .ignored_tools import IgnoredTools
+from .inputs import fitting, with_items
+from .kept import is_only_stored, kept_ending
+from .recomputed import catch_up
 from .record import ResponseRecord
-from .response import Response, ResponseReader, Wake
-from .store import ResponseStore
-from .verbs import carry_out
+from .response import Response
+from .response_reader import ResponseReader, Wake
+from .store import ResponseStore, response_not_found
 
 logger = logging.getLogger(__name__)
 Reader = ResponseReader | ForeignReader
@@ -52,8 +59,9 @@ class ResponseService:
     ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
-    # Whether the model's template shows tools.
-    has_tools: bool = False
+    # In which the model answers.
+    answer_format: AnswerFormat = TEXT_ALONE
+    _ignored_tools: IgnoredTools = attrs.field(factory=IgnoredTools, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -71,20 +79,31 @@ class ResponseService:
         request: ResponseRequest,
         principal: str,
         *,
-        session: object = None,
+        response_id: str = "",
+        session: str = "",
         streaming: bool = True,
-        keyed_id: str = "",
+        is_keyed: bool = False,
+        must_be_begun: bool = False,
     ) -> AsyncIterator[Response]:
         """Start a response and hold it for the block; it is admitted when the block begins.
 
-        What becomes of it after the block, its readers and its request decide. `session` is the
-        socket that asks; with `streaming` off all output comes at once; `keyed_id` is the id that
-        holds the claim of its idempotency key. Raises `ApiError` when it is refused. Cancelled
-        meanwhile: it is aborted.
+        One that a life of this frontend before has begun under its id goes on. What becomes of it
+        after the block, its readers and its request decide. `session` is the socket that asks; with
+        `streaming` off all output comes at once; the id of one that `is_keyed` holds the claim of
+        its idempotency key. Raises `ApiError` when it is refused. Cancelled meanwhile: it is
+        aborted.
         """
+        known = self.store.begun(response_id)
+        if known is not None:  # its client is there, as it was
+            known.keep_s = self._keep_s(known.request, is_keyed=known.is_keyed)
+            with known.held():
+                yield known
+            return
+        if must_be_begun:  # a client has seen its beginning
+            raise response_not_found(response_id)
         self.check_accepting()
         response = await self._prepare(
-            request, principal, session, streaming=streaming, keyed_id=keyed_id
+            request, principal, session, response_id, streaming=streaming, is_keyed=is_keyed
         )
         with response.held():
             await self._start(response)
@@ -103,14 +122,16 @@ class ResponseService:
         assert self._nursery is not None
         await start_background_task(self._nursery, run, name=name, waits_for="tokens")
 
-    async def run_whole(self, request: ResponseRequest, principal: str) -> Response:
+    async def run_whole(
+        self, request: ResponseRequest, principal: str, response_id: str = ""
+    ) -> Response:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
 
         All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
         is aborted.
         """
         self.check_accepting()
-        response = await self._prepare(request, principal, None, streaming=False)
+        response = await self._prepare(request, principal, "", response_id, streaming=False)
         with response.held(), waiting_for("tokens"):
             await response.run(self.generator, self.store)
         return response
@@ -122,26 +143,49 @@ class ResponseService:
         meanwhile: all are aborted.
         """
         for adopted in streams:
-            name = adopted.admission.name
-            adopted.note_rebuilding()
-            try:
-                response = rebuild(adopted, self.generator, has_tools=self.has_tools)
-                ended_ns = rebuild_end(response)
-            except (ApiError, msgspec.MsgspecError) as failure:
-                logger.error("response %s cannot be read again: %s", name, failure)
-                self.store.bury(name, Standing.LOST, UNREADABLE)
-                adopted.forget()
+            if self._keep_unread(adopted):
                 continue
-            if ended_ns is not None:
+            response = self._read_again(adopted)
+            if response is None:
+                continue
+            if response.has_ended:
                 self.store.add(response)
-                self.store.end(response, ended_ns)
+                self.store.end(response)
             else:
                 if not response.request.background:
                     keep_s = self._keep_s(response.request, is_keyed=response.is_keyed)
                     response.keep_s = max(keep_s, self.store.adopted_keep_s)
                     response.await_readers()
                 await self._start(response)
-            adopted.note_rebuilt()
+
+    def _keep_unread(self, adopted: AdoptedStream) -> bool:
+        """Whether it has ended, and is found when it is asked for: there may be thousands."""
+        if adopted.said is None:
+            return False
+        name, read = adopted.admission.name, partial(self._read_again, adopted)
+        try:
+            if not is_only_stored(adopted.admission):
+                return False
+            ended_ns = kept_ending(adopted.said).ended_ns
+            self.store.keep_unread(name, read, adopted.size_bytes, ended_ns)
+        except msgspec.MsgspecError:
+            return False  # as its reading will say
+        return True
+
+    def _read_again(self, adopted: AdoptedStream) -> Response | None:
+        """The response, with its output if it has ended; None if it cannot be read again."""
+        adopted.note_rebuilding()
+        try:
+            response = rebuild(adopted, self.generator, answer_format=self.answer_format)
+            rebuild_end(response)
+        except (ApiError, msgspec.MsgspecError) as failure:
+            name = adopted.admission.name
+            logger.error("response %s cannot be read again: %s", name, failure)
+            self.store.bury(name, Standing.LOST, UNREADABLE)
+            adopted.forget()
+            return None
+        adopted.note_rebuilt()
+        return response
 
     def _keep_s(self, request: ResponseRequest, *, is_keyed: bool) -> float:
         """How long it goes on without readers.
@@ -159,34 +203,78 @@ class ResponseService:
         self,
         request: ResponseRequest,
         principal: str,
-        session: object,
+        session: str,
+        response_id: str,
         *,
         streaming: bool,
-        keyed_id: str = "",
+        is_keyed: bool = False,
     ) -> Response:
         keep_s = self.settings.resume_keep_s
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
+        if request.refers:
+            request = await self._with_items(request, principal)
         before = await self._conversation_before(request, principal, session)
+        conversation = continued(before, request)
+        self._ignored_tools.note(request.tools.given.ignored)
         events = ResponseEvents(
-            response_id=keyed_id or self.ids.draw_response_id(),
+            response_id=response_id or self.ids.draw_response_id(),
             created_at=int(time.time()),
             model=self.generator.model_name,
             request=request,
+            defaults=self.generator.sampling_defaults,
             formatter=make_formatter(self.generator.token_bytes, request.sampling.logprobs),
         )
         response = Response(
             ResponseRecord(events),
             principal,
-            continued(before, request),
-            session=None if request.store else session,
+            conversation,
+            session="" if request.store else session,
             streaming=streaming,
             merge_s=self._merge_s(request, streaming=streaming),
-            is_keyed=bool(keyed_id),
+            is_keyed=is_keyed,
             before=before,
+            prompt=await self._truncated(conversation, request),
         )
         response.keep_s = self._keep_s(request, is_keyed=response.is_keyed)
         return response
+
+    async def _with_items(self, request: ResponseRequest, principal: str) -> ResponseRequest:
+        """The same with items in the place of references to them. Raises `ApiError`."""
+        values = await with_items(request.values, principal, self.ask)
+        model, now = self.generator.model_name, trio.current_time()
+        read = read_response_request(values, model=model, now=now, answer_format=self.answer_format)
+        return attrs.evolve(read, keeping=request.keeping, stream_id=request.stream_id)
+
+    async def _truncated(
+        self, conversation: Conversation, request: ResponseRequest
+    ) -> Prompt | None:
+        """The end of a conversation that is too long, if that is asked for. Raises `ApiError`."""
+        if request.truncation != AUTO:
+            return None
+        prompt = prompt_of(conversation, *request.prompt_parts)
+        if not isinstance(prompt, ChatPrompt):
+            return None
+        try:
+            return await fitting(prompt, self.generator, request.sampling.max_tokens)
+        except EngineError as error:
+            raise to_api_error(error, request.names) from error
+
+    async def count_input_tokens(self, request: ResponseRequest, principal: str) -> int:
+        """How many tokens the prompt of a response would have. Raises `ApiError`."""
+        if request.refers:
+            request = await self._with_items(request, principal)
+        before = await self._conversation_before(request, principal, "")
+        conversation = continued(before, request)
+        prompt = await self._truncated(conversation, request)
+        prompt = prompt or prompt_of(conversation, *request.prompt_parts)
+        if not isinstance(prompt, ChatPrompt):
+            assert isinstance(prompt, Sequence)
+            return len(prompt)
+        try:
+            return len(await self.generator.tokenize(prompt, add_special_tokens=False))
+        except EngineError as error:
+            raise to_api_error(error, request.names) from error
 
     def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
         keeping = request.keeping
@@ -197,7 +285,7 @@ class ResponseService:
         return self.settings.merge_s(streaming=streaming)
 
     async def _conversation_before(
-        self, request: ResponseRequest, principal: str, session: object
+        self, request: ResponseRequest, principal: str, session: str
     ) -> Conversation | None:
         previous_id = request.previous_response_id
         if previous_id is None:
@@ -213,9 +301,17 @@ class ResponseService:
 
     async def ask(self, verb: ForeignVerb, response_id: str, principal: str) -> Any:
         """What `carry_out` gives for a response, here or in another frontend. Raises `ApiError`."""
-        if self.foreign.is_foreign(response_id):
-            return await self.foreign.call(verb, response_id, principal)
-        return await carry_out(self.store, verb, response_id, principal)
+        return await self.foreign.call(verb, response_id, principal)
+
+    async def whole(self, response_id: str, principal: str) -> JsonObject:
+        """The object at its end, of a response that a frontend before this one has admitted.
+
+        Raises `ApiError`: there is none (for this principal), or the failure that it ended with.
+        """
+        response = self.store.find(response_id, principal)
+        with response.held():
+            await response.wait_ended()
+        return response.whole()
 
     @asynccontextmanager
     async def read(
@@ -223,7 +319,7 @@ class ResponseService:
         resume: ResumeRequest,
         principal: str,
         *,
-        session: object = None,
+        session: str = "",
         wake: Wake | None = None,
     ) -> AsyncIterator[Reader]:
         """Read a response that runs or is kept, here or in another frontend, in this block.
@@ -238,6 +334,7 @@ class ResponseService:
             yield reader
             return
         response = self.store.find(resume.response_id, principal, session)
+        await catch_up(self.store, response, resume.starting_after)
         with response.reading(resume.starting_after, wake) as attached:
             yield attached
 

@@ -6,9 +6,10 @@ caller (404, not 403). Running ones are bounded by the admission of requests; of
 oldest are forgotten, by number, by bytes and by age.
 """
 
+import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from typing import Self
 
 import attrs
 import trio
@@ -17,12 +18,12 @@ from ...runtime.journal.journal import AdmissionNote, Journal
 from ..errors import ApiError
 from ..schema.fields import JsonObject
 from ..settings import ServerLimits
-from .answers import WholeAnswers
 from .claims import Claims, Standing
 from .executions import DELETED, FORGOTTEN, Executions
 from .history import Conversation, with_output
 from .kept import note_of, said_of
 from .response import Response
+from .retention import Retention
 
 # What an ended response costs beside its conversation; an estimate.
 RESPONSE_BYTES = 4096
@@ -37,8 +38,17 @@ class _Ended:
     response: Response
     # What the next response continues.
     conversation: Conversation
-    size_bytes: int
-    until_s: float
+
+    @classmethod
+    def of(cls, response: Response) -> Self:
+        return cls(response, with_output(response.conversation, response.record))
+
+
+@attrs.frozen
+class _Unread:
+    """Ended in a life of this frontend before. `read` gives the response, if it can be read."""
+
+    read: Callable[[], Response | None]
 
 
 @attrs.define(eq=False)
@@ -52,26 +62,31 @@ class ResponseStore:
     journal: Journal | None = None
     # This life of this frontend.
     epoch: int = 0
-    # How long one whose reader was cut off waits for it.
+    # How long one whose reader was cut off waits for it, and until when.
     adopted_keep_s: float = 0.0
+    adopted_until_s: float = -math.inf
 
     # Of idempotency keys whose home this frontend is; and of those that it executes, the rest.
     claims: Claims = attrs.field(init=False)
     executions: Executions = attrs.field(init=False)
-    answers: WholeAnswers = attrs.field(init=False)
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Running ones of which nothing is to be kept.
     _deleted: set[str] = attrs.field(factory=set, init=False)
-    # Oldest first.
-    _ended: OrderedDict[str, _Ended] = attrs.field(factory=OrderedDict, init=False)
-    _ended_bytes: int = attrs.field(default=0, init=False)
+    ended: Retention[_Ended | _Unread] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        keys_max, journal = self.limits.keys_max, self.journal
-        self.claims = Claims(keys_max, int(self.limits.key_age_s * 1e9), journal)
+        limits, journal, now_ns = self.limits, self.journal, time.monotonic_ns()
+        self.claims = Claims(limits.keys_max, int(limits.key_age_s * 1e9), journal, now_ns)
         is_whole = journal is not None and journal.is_whole
-        self.executions = Executions(keys_max, self.epoch, journal, is_whole)
-        self.answers = WholeAnswers(self.limits, self.executions, journal)
+        until_ns = now_ns + int(limits.ended_s * 1e9)
+        self.executions = Executions(limits.keys_max, self.epoch, journal, is_whole, until_ns)
+        self.ended = Retention(
+            limits.ended_responses_max, limits.ended_bytes_max, self._handle_forgotten
+        )
+
+    def may_lack_events(self, *names: str) -> bool:
+        """Whether readers may have seen more than was found of one of these, by the journal."""
+        return self.journal is not None and any(map(self.journal.may_lack, names))
 
     @property
     def active(self) -> int:
@@ -81,7 +96,7 @@ class ResponseStore:
     @property
     def kept(self) -> int:
         """How many ended responses are kept."""
-        return len(self._ended)
+        return len(self.ended)
 
     def running(self) -> list[Response]:
         """Those that run now."""
@@ -98,67 +113,88 @@ class ResponseStore:
         """For the journal, if there is one."""
         return None if self.journal is None else note_of(response)
 
-    def end(self, response: Response, ended_ns: int | None = None) -> None:
-        """A response has ended, for whatever reason; keep it a while if it may be kept and fits.
-
-        `ended_ns` (CLOCK_MONOTONIC): it ended then, in a life of this frontend before.
-        """
-        response_id, now_ns = response.response_id, time.monotonic_ns()
-        ended_ns = now_ns if ended_ns is None else ended_ns
+    def end(self, response: Response) -> None:
+        """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
+        response_id = response.response_id
+        ended_ns = time.monotonic_ns() if response.ended_ns is None else response.ended_ns
         del self._running[response_id]
         keep_s = self._keep_s(response)
         if keep_s and response_id not in self._deleted:
-            self._keep(response, trio.current_time() + keep_s - (now_ns - ended_ns) / 1e9)
+            self._keep(response, _end_of(keep_s, ended_ns))
             if self.journal is not None:
                 self.journal.end(response_id, said_of(response, ended_ns))
         elif self.journal is not None:
             self.journal.forget(response_id)
         self._deleted.discard(response_id)
-        self._forget_old()
+        self.ended.forget_old(trio.current_time())
         self.on_ended()
+
+    def keep_unread(
+        self, response_id: str, read: Callable[[], Response | None], size_bytes: int, ended_ns: int
+    ) -> None:
+        """A response of everyone's ended then, before this life; `read` it when it is asked for."""
+        until_s = _end_of(self.limits.ended_s, ended_ns)
+        self.ended.keep(response_id, _Unread(read), RESPONSE_BYTES + size_bytes, until_s)
+        self.ended.forget_old(trio.current_time())
 
     def _keep_s(self, response: Response) -> float:
         """How long it is kept after its end."""
-        if response.request.store or response.session is not None or response.is_keyed:
+        if response.request.store or response.session or response.is_keyed:
             return self.limits.ended_s
         # Its reader was cut off, and is to find its end.
         return 0.0 if response.adopted is None else self.adopted_keep_s
 
     def _keep(self, response: Response, until_s: float) -> None:
-        conversation = with_output(response.conversation, response.record)
-        size_bytes = conversation.size_bytes + response.request.extra_bytes
+        kept = _Ended.of(response)
+        size_bytes = kept.conversation.size_bytes + response.request.extra_bytes
         size_bytes += response.record.extra_bytes
-        ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, until_s)
-        self._ended[response.response_id] = ended
-        self._ended_bytes += ended.size_bytes
+        self.ended.keep(response.response_id, kept, RESPONSE_BYTES + size_bytes, until_s)
 
-    def _forget_old(self) -> None:
-        now = trio.current_time()
-        while self._ended:
-            oldest_id, oldest = next(iter(self._ended.items()))
-            fits = (
-                len(self._ended) <= self.limits.ended_responses_max
-                and self._ended_bytes <= self.limits.ended_bytes_max
-            )
-            is_over = now >= oldest.until_s
-            if fits and not is_over:
-                return
-            if oldest.response.is_keyed and not is_over:
-                self.bury(oldest_id, Standing.GONE, FORGOTTEN)
-            self._forget(oldest_id)
-
-    def _forget(self, response_id: str) -> None:
-        self._ended_bytes -= self._ended.pop(response_id).size_bytes
+    def _handle_forgotten(self, response_id: str, ended: _Ended | _Unread, is_over: bool) -> None:
+        is_keyed = isinstance(ended, _Ended) and ended.response.is_keyed
+        if is_keyed and not is_over:
+            self.bury(response_id, Standing.GONE, FORGOTTEN)
         if self.journal is not None:
-            self.journal.forget(response_id)
+            # With a key it must not be found again beside what says that it is gone.
+            forget = self.journal.forget if is_keyed else self.journal.forget_soon
+            forget(response_id)
 
-    def forget_session(self, session: object) -> None:
+    def _forget(self, *ids: str) -> None:
+        for response_id in ids:
+            self.ended.drop(response_id)
+        if self.journal is not None:
+            self.journal.forget(*ids)
+
+    def forget_session(self, session: str) -> None:
         """The socket is gone: what only it could continue is forgotten."""
-        for response_id in [i for i, e in self._ended.items() if e.response.session is session]:
-            self._forget(response_id)
-        self._deleted.update(i for i, r in self._running.items() if r.session is session)
+        self._forget(
+            *(
+                name
+                for name, ended in self.ended.items()
+                if isinstance(ended, _Ended) and ended.response.session == session
+            )
+        )
+        self._deleted.update(i for i, r in self._running.items() if r.session == session)
 
-    def find(self, response_id: str, principal: str, session: object = None) -> Response:
+    def begun(self, response_id: str) -> Response | None:
+        """The response of this id, which is the caller's own; None if it was never admitted."""
+        ended = self._ended(response_id)
+        return self._running.get(response_id) if ended is None else ended.response
+
+    def _ended(self, response_id: str) -> _Ended | None:
+        """An ended one, read if it was not yet."""
+        found = self.ended.find(response_id, trio.current_time())
+        if not isinstance(found, _Unread):
+            return found
+        response = found.read()
+        if response is None:
+            self.ended.drop(response_id)
+            return None
+        ended = _Ended.of(response)
+        self.ended.replace(response_id, ended)
+        return ended
+
+    def find(self, response_id: str, principal: str, session: str = "") -> Response:
         """The response of this id. Raises `ApiError` 404.
 
         One that is not stored is found while it runs, and afterwards by its own session.
@@ -170,20 +206,19 @@ class ResponseStore:
             raise response_not_found(response_id)
         return self._find_ended(response_id, principal, session).response
 
-    def _find_ended(self, response_id: str, principal: str, session: object) -> _Ended:
-        self._forget_old()
-        ended = self._ended.get(response_id)
-        if ended is None or trio.current_time() >= ended.until_s:
+    def _find_ended(self, response_id: str, principal: str, session: str) -> _Ended:
+        ended = self._ended(response_id)
+        if ended is None or ended.response.principal != principal:
             raise response_not_found(response_id)
-        if ended.response.principal != principal:
-            raise response_not_found(response_id)
-        if ended.response.session is not None and ended.response.session is not session:
+        is_own = not ended.response.session or ended.response.session == session
+        # By a reader that was cut off.
+        is_awaited = ended.response.adopted is not None
+        is_awaited = is_awaited and trio.current_time() < self.adopted_until_s
+        if not (is_own or is_awaited):
             raise response_not_found(response_id)
         return ended
 
-    def conversation_of(
-        self, response_id: str, principal: str, session: object = None
-    ) -> Conversation:
+    def conversation_of(self, response_id: str, principal: str, session: str = "") -> Conversation:
         """The conversation with its output. Raises `ApiError`: 404, or it still runs."""
         running = self.find(response_id, principal, session)
         if not running.has_ended:
@@ -194,9 +229,7 @@ class ResponseStore:
         """The response object as it is now. Raises `ApiError` 404."""
         return self.find(response_id, principal).record.snapshot()
 
-    def cancel(
-        self, response_id: str, principal: str, reason: str, session: object = None
-    ) -> Response:
+    def cancel(self, response_id: str, principal: str, reason: str, session: str = "") -> Response:
         """Ask a response to end; one that has ended stays as it is. Raises `ApiError` 404."""
         response = self.find(response_id, principal, session)
         if not response.has_ended:
@@ -221,18 +254,24 @@ class ResponseStore:
 
     def check_invariants(self) -> None:
         """For property tests: sums and limits."""
-        sizes = [ended.size_bytes for ended in self._ended.values()]
-        assert sum(sizes) == self._ended_bytes
-        assert len(sizes) <= self.limits.ended_responses_max
-        assert self._ended_bytes <= self.limits.ended_bytes_max
+        self.ended.check_invariants()
         assert self._deleted <= set(self._running)
+
+
+def _end_of(keep_s: float, ended_ns: int) -> float:
+    """When what ended then (CLOCK_MONOTONIC) was kept for its time, by trio's clock.
+
+    What says that it ended later than now is of a boot of the machine before.
+    """
+    now_ns = time.monotonic_ns()
+    return trio.current_time() + keep_s - (now_ns - min(ended_ns, now_ns)) / 1e9
 
 
 def response_not_found(response_id: str) -> ApiError:
     """The 404 for an id that is unknown, or another principal's."""
     return ApiError(
         404,
-        f"No response with the id {response_id[:100]!r} runs or is kept",
+        f"Response with id {response_id[:100]!r} not found",
         "response_not_found",
         param="response_id",
     )

@@ -1,44 +1,38 @@
-"""HTTP routes of OpenAI's older protocols: chat completions, completions, and their streams again.
+"""HTTP routes of chat completions, completions, their streams again, and Anthropic's messages.
 
-Thin shells: bodies are validated, chunks built by pure modules; here is the waiting. A whole answer
-is computed by its connection's task and ends with its client; a stream lives above its connection,
-whose client is its first reader (`completions.completion`).
+Thin shells: bodies are validated, chunks and answers built by pure modules; here is the waiting. A
+completion is above its connection, whose client is its first reader (`completions.completion`).
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...engine.errors import EngineError
-from ...engine.messages import FinishReason
-from ...runtime.frontend.generation import GenerationStream
-from ...runtime.text.outputs import GenerationOutput, Usage
-from ..application import Application, Call
-from ..completions.completion import CompletionReader
+from ..access_log import Generated
+from ..anthropic.error_object import error_object
+from ..anthropic.messages_request import read_count_request, read_messages_request
+from ..application import Call
+from ..completions.completion import CompletionReader, ServedCompletion
 from ..completions.cursor import POSITION_CHARACTERS_MAX
-from ..completions.order import (
+from ..completions.order import CompletionOrder
+from ..completions.service import ForeignCompletionReader, completion_not_found
+from ..errors import to_api_error
+from ..http.connection import HttpConnection
+from ..openai.completion_requests import (
     CHAT_KIND,
     COMPLETIONS_KIND,
-    CompletionOrder,
-    Opened,
-    echo_of,
-)
-from ..completions.service import ForeignCompletionReader, completion_not_found
-from ..errors import engine_error, to_api_error
-from ..http.connection import HttpConnection
-from ..openai.chat import AnsweredPrompt
-from ..openai.completion_requests import (
+    ChatRequest,
     CompletionsRequest,
     read_chat_request,
     read_completions_request,
 )
-from ..openai.completions import CompletionsAnswer, WholeChoice
-from ..openai.sse import DONE, data_frame
-from ..schema.fields import TextKind
+from ..schema.fields import JsonObject, TextKind
 from ..schema.tables import Field, Query
-from .idempotency import computed_once
+from .idempotency import answer_again, keyed_request
 from .responses import RESUME_HEADERS
 
+MESSAGES_PATH = "/v1/messages"
 # What a stream is read on behind; see `completions.cursor`.
 STREAM_QUERY = Query(
     {
@@ -51,92 +45,129 @@ STREAM_QUERY = Query(
 )
 
 
-@computed_once
 async def create_chat_completion(call: Call) -> None:
-    """`POST /v1/chat/completions`. Raises `ApiError` before the answer has begun."""
-    connection, application = call.connection, call.application
-    application.check_accepting()
-    body = await connection.read_json()
-    model = application.generator.model_name
-    request = read_chat_request(body, model=model, has_tools=application.has_tools)
-    order = application.completions.order(request, call.principal, body)
-    with connection.cancel_when_client_leaves():
-        if request.options.stream:
-            await _stream(connection, application, order)
-            return
-        async with _collected(order) as ((stream, _),):
-            await connection.answer_json(200, order.chat_answer(request).completion(stream))
+    """`POST /v1/chat/completions`: the answer to a conversation, streamed or whole.
 
-
-@computed_once
-async def create_completion(call: Call) -> None:
-    """`POST /v1/completions`. Raises `ApiError` before the answer has begun.
-
-    All prompts of a batch run at the same time; when one fails, all of them do.
+    Raises `ApiError` before the answer has begun.
     """
-    connection, application = call.connection, call.application
+    await _create(call, read_chat_request)
+
+
+async def create_completion(call: Call) -> None:
+    """`POST /v1/completions`: what follows a text, or each of a batch of texts, streamed or whole.
+
+    All prompts of a batch run at the same time; when one fails, all of them do. Raises `ApiError`
+    before the answer has begun.
+    """
+    call.application.check_accepting()
+    body = await call.read_body()
+    request = read_completions_request(body, model=call.application.generator.model_name)
+    await _answer(call, request, body)
+
+
+async def create_message(call: Call) -> None:
+    """`POST /v1/messages`: the answer to a conversation in Anthropic's protocol, streamed or whole.
+
+    Raises `ApiError` before the answer has begun.
+    """
+    await _create(call, read_messages_request)
+
+
+async def count_message_tokens(call: Call) -> None:
+    """`POST /v1/messages/count_tokens`: how many tokens the prompt of a message has."""
+    application = call.application
+    generator, body = application.generator, await call.read_body()
+    prompt = read_count_request(
+        body, model=generator.model_name, answer_format=application.answer_format
+    )
+    try:
+        tokens = await generator.tokenize(prompt, add_special_tokens=False)
+    except EngineError as error:
+        raise to_api_error(error, {"prompt": "messages"}) from error
+    await call.connection.answer_json(200, {"input_tokens": len(tokens)})
+
+
+def speak_messages(connection: HttpConnection) -> None:
+    """Let the answer to the present request be one of this protocol, whatever fails."""
+    request_id = dict(connection.standing_headers).get("x-request-id")
+    if request_id is not None:
+        connection.standing_headers.append(("request-id", request_id))
+    connection.error_body = partial(error_object, request_id=request_id)
+
+
+async def _create(call: Call, read: Callable[..., ChatRequest]) -> None:
+    application = call.application
     application.check_accepting()
-    body = await connection.read_json()
-    request = read_completions_request(body, model=application.generator.model_name)
-    order = application.completions.order(request, call.principal, body)
-    answer = order.completions_answer(request)
+    body = await call.read_body()
+    model = application.generator.model_name
+    request = read(body, model=model, answer_format=application.answer_format)
+    await _answer(call, request, body)
+
+
+async def _answer(call: Call, request: ChatRequest | CompletionsRequest, body: JsonObject) -> None:
+    """Execute it, or answer as the one did that had its key; with a key it goes on when the client
+    leaves.
+    """
+    connection, completions = call.connection, call.application.completions
+    keyed = keyed_request(call, body)
+    asked = (request, call.principal, body, connection.claim)
+    order = completions.order(*asked, is_keyed=keyed is not None)
     with connection.cancel_when_client_leaves():
-        if not request.generates:
-            await _answer_echo(connection, application, answer, request)
+        if keyed is None:
+            await _execute(call, order)
             return
-        if request.options.stream:
-            await _stream(connection, application, order)
-            return
-        async with _collected(order) as opened:
-            usage = order.usage([stream for stream, _ in opened])
-            whole = [_whole(order, *each) for each in opened]
-            choices = [choice for choices in whole for choice in choices]
-            await connection.answer_json(200, answer.whole(choices, usage))
+
+        async def answer(found_id: str) -> None:
+            connection.access.note_id(found_id)
+            async with completions.read(found_id, call.principal, _position(connection)) as reader:
+                await _send_chunks(call, reader)
+
+        own_id, is_streamed = order.completion_id, request.options.stream
+        with call.application.store.executions.pending(own_id):
+            if not await answer_again(call, keyed, own_id, answer if is_streamed else None):
+                await _execute(call, order)
 
 
-def _whole(
-    order: CompletionOrder, stream: GenerationStream, prompt: AnsweredPrompt
-) -> list[WholeChoice]:
-    """All choices of one prompt."""
-    prompt.logprobs = stream.prompt_logprobs
-    if not order.keeps_output:
-        return [WholeChoice(prompt) for _ in stream.choices]
-    return [WholeChoice(prompt, choice) for choice in stream.choices]
+async def _execute(call: Call, order: CompletionOrder) -> None:
+    connection, completions = call.connection, call.application.completions
+    if order.request.options.stream:
+        is_begun = connection.state.is_begun
+        opening = completions.open(order, _position(connection), must_be_begun=is_begun)
+        async with opening as reader:
+            connection.access.generation = partial(_generated, reader.completion)
+            await _send_chunks(call, reader)
+    else:
+        async with completions.answer(order) as completion:
+            connection.access.generation = partial(_generated, completion)
+            await connection.answer_json(200, completion.whole())
 
 
-@asynccontextmanager
-async def _collected(order: CompletionOrder) -> AsyncIterator[Opened]:
-    """The streams of all prompts, at their ends. Raises `ApiError`."""
-    async with AsyncExitStack() as stack:
-        try:
-            opened = await order.open(stack)
-            for stream, _ in opened:
-                await stream.collect()
-        except EngineError as error:
-            raise to_api_error(error, order.request.names) from error
-        choices = [choice for stream, _ in opened for choice in stream.choices]
-        if any(choice.finish_reason is FinishReason.ERROR for choice in choices):
-            raise engine_error()  # without saying why
-        yield opened
+def _generated(completion: ServedCompletion) -> Generated:
+    """For the access log."""
+    what = (completion.order.completion_id, completion.record.why, completion.facts)
+    return Generated.of(*what, completion.streams.admitted_at)
 
 
-async def _stream(
-    connection: HttpConnection, application: Application, order: CompletionOrder
-) -> None:
-    async with application.completions.open(order) as reader:
-        await _send_chunks(connection, reader)
+def _position(connection: HttpConnection) -> str | None:
+    """Behind which frame a stream goes on that another process has begun."""
+    position = connection.state.position
+    assert position is None or isinstance(position, str)
+    return position
 
 
-async def _send_chunks(
-    connection: HttpConnection, reader: CompletionReader | ForeignCompletionReader
-) -> None:
+async def _send_chunks(call: Call, reader: CompletionReader | ForeignCompletionReader) -> None:
     """Send everything that a reader reads. A failure is an error event, which SDKs raise."""
+    connection = call.connection
     await connection.start_events()
     frames = b""
-    while not reader.is_done:
-        await connection.send_events(frames)
-        await reader.wait_ready()
-        frames = reader.take()
+    with call.application.keep_alive.watching(connection, reader.wake_up):
+        while not reader.is_done:
+            if frames:
+                await connection.send_events(frames, reader.position)
+            else:
+                await call.application.keep_alive.send_due(connection)
+            await reader.wait_ready()
+            frames = reader.take()
     await connection.end_events(frames)
 
 
@@ -161,42 +192,9 @@ async def _resume(call: Call, kind: str, query: dict[str, Any]) -> None:
     if not call.resource_id.startswith(f"{kind}_"):
         raise completion_not_found(call.resource_id)
     is_head = request is not None and request.method == "HEAD"  # which is sent nothing of it
-    asked = (call.resource_id, call.principal, query["starting_after"])
+    after = _position(call.connection) or query["starting_after"]
+    asked = (call.resource_id, call.principal, after)
+    call.connection.access.note_id(call.resource_id)
     with call.connection.cancel_when_client_leaves():
         async with call.application.completions.read(*asked, is_last=not is_head) as reader:
-            await _send_chunks(call.connection, reader)
-
-
-async def _answer_echo(
-    connection: HttpConnection,
-    application: Application,
-    answer: CompletionsAnswer,
-    request: CompletionsRequest,
-) -> None:
-    """Echo the prompts with no token computed: `echo` with `max_tokens: 0`.
-
-    A stream of that is whole at once, and is not kept.
-    """
-    choices, prompt_tokens, generator = list[WholeChoice](), 0, application.generator
-    for prompt in request.prompts:
-        ids = prompt
-        if isinstance(ids, str):
-            ids = await generator.tokenize(ids, add_special_tokens=request.add_special_tokens)
-        echoed = AnsweredPrompt(ids, await echo_of(generator, prompt))
-        choices += [WholeChoice(echoed)] * request.sampling.n
-        prompt_tokens += len(ids)
-    usage = Usage(prompt_tokens, 0)
-    if not request.options.stream:
-        await connection.answer_json(200, answer.whole(choices, usage))
-        return
-    chunks = []
-    for index, choice in enumerate(choices):
-        opening = answer.opening(index, choice.prompt)
-        chunks += [] if opening is None else [opening]
-        chunks += answer.chunks(
-            GenerationOutput("", [], 0, index=index, finish_reason=FinishReason.LENGTH)
-        )
-    if request.options.include_usage:
-        chunks.append(answer.usage_chunk(usage))
-    await connection.start_events()
-    await connection.end_events(b"".join(map(data_frame, chunks)) + DONE)
+            await _send_chunks(call, reader)

@@ -5,7 +5,9 @@ own first lines, fields are those that bodies and queries are read by.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import attrs
 
@@ -18,6 +20,9 @@ from ..schema.tables import NO_QUERY, Body, Query
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")
 _OPENING = re.compile(r"^`[A-Z]+ [^`]+`[:,.]?\s*")
+# Where schemas have further ones, beside their properties.
+_INNER = ("items", "anyOf", "additionalProperties")
+NO_MAXIMA = MappingProxyType[str, float]({})
 _KEY_PARAMETER: JsonObject = {
     "name": HEADER,
     "in": "header",
@@ -59,8 +64,12 @@ class Route:
     is_admin: bool = attrs.field(default=False, kw_only=True)
     # The table of its JSON body, for those that have one.
     body: Body | None = attrs.field(default=None, kw_only=True)
+    # A body that can be sent as it is.
+    example: JsonObject = attrs.field(factory=dict, kw_only=True)
     # The table of its query.
     query: Query = attrs.field(default=NO_QUERY, kw_only=True)
+    # Logged at debug, as it is asked for all the time, or is a part of a page.
+    is_quiet: bool = attrs.field(default=False, kw_only=True)
     # Whether it takes an idempotency key.
     is_keyed: bool = attrs.field(default=False, kw_only=True)
 
@@ -76,13 +85,21 @@ class Route:
         return None if "/" in value and mark == "{id}" else value or None
 
 
-def openapi_document(routes: Iterable[Route]) -> JsonObject:
-    """The whole document."""
+def openapi_document(
+    routes: Iterable[Route],
+    *,
+    has_keys: bool = True,
+    maxima: Mapping[str, float] = NO_MAXIMA,
+) -> JsonObject:
+    """The whole document; `has_keys`: whether users need one; `maxima` are this server's bounds, by
+    the name that a schema has them under (`x-maximum`).
+    """
     paths: dict[str, JsonObject] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route)
-    return {
+        is_open = route.is_open or not (has_keys or route.is_admin)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, is_open=is_open)
+    document: JsonObject = {
         "openapi": OPENAPI_VERSION,
         "info": {"title": "Triolet", "version": __version__},
         "paths": paths,
@@ -94,6 +111,19 @@ def openapi_document(routes: Iterable[Route]) -> JsonObject:
             },
         },
     }
+    _set_maxima(document, maxima)
+    return document
+
+
+def _set_maxima(value: object, maxima: Mapping[str, float]) -> None:
+    if isinstance(value, list):
+        for each in value:
+            _set_maxima(each, maxima)
+    elif isinstance(value, dict):
+        if value.get("x-maximum") in maxima:
+            value["maximum"] = maxima[value["x-maximum"]]
+        for each in value.values():
+            _set_maxima(each, maxima)
 
 
 def summary_of(route: Route) -> str:
@@ -103,9 +133,9 @@ def summary_of(route: Route) -> str:
     return sentence[:1].upper() + sentence[1:] if sentence else f"{route.method} {route.path}"
 
 
-def _operation(route: Route) -> JsonObject:
+def _operation(route: Route, *, is_open: bool) -> JsonObject:
     security: list[JsonObject] = []
-    if not route.is_open:
+    if not is_open:
         security = [{"adminKey" if route.is_admin else "key": []}]
     operation: JsonObject = {
         "operationId": route.handler.__name__,
@@ -129,8 +159,37 @@ def _operation(route: Route) -> JsonObject:
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
+        schema = with_nulls(route.body.schema())
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": route.body.schema()}},
+            "content": {"application/json": {"schema": schema, "example": route.example}},
         }
     return operation
+
+
+def with_nulls(schema: Any) -> Any:
+    """A schema in which every field that may be left out may be null: SDKs send both."""
+    if isinstance(schema, list):
+        return [with_nulls(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: with_nulls(schema[key]) if key in _INNER else schema[key] for key in schema}
+    if "properties" in schema:
+        properties, required = schema["properties"], schema.get("required", ())
+        is_open = schema.get("type") == "object"
+        found["properties"] = {
+            name: _or_null(inner) if is_open and name not in required else inner
+            for name, inner in ((name, with_nulls(each)) for name, each in properties.items())
+        }
+    return found
+
+
+def _or_null(schema: JsonObject) -> JsonObject:
+    choices = schema.get("enum")
+    if (isinstance(choices, list) and None in choices) or not schema.keys() - {"description"}:
+        return schema
+    about = {"description": schema["description"]} if "description" in schema else {}
+    if "anyOf" in schema and "type" not in schema:
+        assert isinstance(schema["anyOf"], list)
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    return {"anyOf": [schema, {"type": "null"}], **about}

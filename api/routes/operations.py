@@ -1,4 +1,4 @@
-"""HTTP routes without an engine: models, health, metrics, docs, tokenizer, and what admins ask.
+"""HTTP routes without an engine: models, health, metrics, docs, tokenizer.
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
 drain), `/health` the same with the state of each engine, and the frontends that are given up.
@@ -11,14 +11,12 @@ import attrs
 from ... import __version__
 from ...engine.errors import EngineError
 from ...runtime.frontend.health import Health
-from ...runtime.messages import ControlCall, Place, Role
 from ..application import Application, Call
-from ..errors import ApiError, bad_field, to_api_error
-from ..http.request import JSON_TYPE
+from ..errors import to_api_error
 from ..metrics import CONTENT_TYPE
+from ..openai.responses_fields import model_not_found
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
-from ..schema.fields import IntegerKind, JsonObject
-from ..schema.tables import Body, Field
+from ..schema.fields import JsonObject
 
 # One file that shows the OpenAPI document, which it asks for like any client, and tries calls.
 PAGE_TYPE = "text/html; charset=utf-8"
@@ -33,37 +31,35 @@ PAGE_HEADERS = (
     ("x-content-type-options", "nosniff"),
     ("cache-control", "no-store"),
 )
-RESTART = Body(
-    {
-        "engine": Field(IntegerKind(), "Rank of the engine that is to begin anew."),
-        "frontend": Field(IntegerKind(), "The same of a frontend; it serves out first."),
-    }
-)
 
 
-def model_object(application: Application) -> JsonObject:
-    """The one model, as OpenAI lists it; `max_model_len` is vLLM's addition."""
+def model_object(application: Application, name: str) -> JsonObject:
+    """The model by one of its names, as OpenAI lists it; `max_model_len` is vLLM's addition."""
     return {
-        "id": application.generator.model_name,
+        "id": name,
         "object": "model",
-        "created": 0,
+        "created": application.generator.model_created_at,
         "owned_by": "triolet",
         "max_model_len": application.generator.max_model_len,
     }
 
 
 async def list_models(call: Call) -> None:
-    """`GET /v1/models`: the one model that is served."""
-    models = {"object": "list", "data": [model_object(call.application)]}
-    await call.connection.answer_json(200, models)
+    """`GET /v1/models`: the one model that is served, by each of its names."""
+    application = call.application
+    models = [model_object(application, name) for name in application.model_names]
+    await call.connection.answer_json(200, {"object": "list", "data": models})
 
 
 async def get_model(call: Call) -> None:
-    """`GET /v1/models/{id}`; model names may contain slashes. Raises `ApiError` 404."""
-    if call.resource_id != call.application.generator.model_name:
-        name = call.resource_id[:200]
-        raise ApiError(404, f"The model {name!r} is not served here", "model_not_found", param="id")
-    await call.connection.answer_json(200, model_object(call.application))
+    """`GET /v1/models/{id}`: the model by this name, which may contain slashes.
+
+    Raises `ApiError` 404.
+    """
+    name, served = call.resource_id, call.application.model_names
+    if name not in served:
+        raise model_not_found(name, served, "id")
+    await call.connection.answer_json(200, model_object(call.application, name))
 
 
 async def get_live(call: Call) -> None:
@@ -80,13 +76,14 @@ async def get_ready(call: Call) -> None:
 
 
 async def get_health(call: Call) -> None:
-    """`GET /health`: as `/ready`, with every engine."""
+    """`GET /health`: the answer of `/ready`, with every engine."""
     health = call.application.generator.health()
     reasons = _reasons(call.application, health)
     body = {
         "live": health.live,
         "ready": not reasons,
         "reasons": reasons,
+        "degraded": call.application.degraded,
         "engines": [attrs.asdict(engine) for engine in health.engines],
         "refused": health.refused,
         "failed_frontends": [
@@ -107,7 +104,7 @@ def _reasons(application: Application, health: Health) -> list[str]:
 
 
 async def get_load(call: Call) -> None:
-    """`GET /load`: requests in flight in all frontends, as vLLM tells them."""
+    """`GET /load`: requests in flight in all frontends, as vLLM reports them."""
     load = call.application.totals.look().runtime.requests_active
     await call.connection.answer_json(200, {"server_load": load})
 
@@ -118,7 +115,7 @@ async def get_version(call: Call) -> None:
 
 
 async def get_metrics(call: Call) -> None:
-    """`GET /metrics`, in Prometheus's text format."""
+    """`GET /metrics`: metrics in Prometheus's text format."""
     await call.connection.answer(200, call.application.metrics.render(), content_type=CONTENT_TYPE)
 
 
@@ -130,31 +127,12 @@ async def get_docs(call: Call) -> None:
     await call.connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
 
 
-async def get_tree(call: Call) -> None:
-    """`GET /admin/tree`: the live task tree of all processes, as `triolet tree --json` shows it."""
-    text = await call.application.root.ask(ControlCall.TREE)
-    await call.connection.answer(200, text.encode(), content_type=JSON_TYPE)
-
-
-async def restart(call: Call) -> None:
-    """`POST /admin/restart`: an engine or a frontend begins anew; without one, all given up do.
-
-    Raises `ApiError` 404 when there is none.
-    """
-    ranks = RESTART.read(await call.connection.read_json())
-    if len(ranks) > 1:
-        raise bad_field("frontend", "send either it or `engine`")
-    place = next((Place(Role(role), rank) for role, rank in ranks.items()), None)
-    text = await call.application.root.ask(ControlCall.RESTART, place)
-    await call.connection.answer(202, text.encode(), content_type=JSON_TYPE)
-
-
 async def tokenize(call: Call) -> None:
     """`POST /tokenize`: the token ids of a text or of a conversation."""
     generator = call.application.generator
-    body = await call.connection.read_json()
+    body = await call.read_body()
     request = read_tokenize_request(
-        body, model=generator.model_name, has_tools=call.application.has_tools
+        body, model=generator.model_name, answer_format=call.application.answer_format
     )
     try:
         tokens = await generator.tokenize(
@@ -174,7 +152,7 @@ async def tokenize(call: Call) -> None:
 async def detokenize(call: Call) -> None:
     """`POST /detokenize`: the text of token ids, special tokens included."""
     generator = call.application.generator
-    body = await call.connection.read_json()
+    body = await call.read_body()
     tokens = read_detokenize_request(body, model=generator.model_name)
     try:
         text = await generator.detokenize(tokens)

@@ -4,21 +4,24 @@ Thin shells: bodies are validated and events built by pure modules, responses ru
 here is the waiting. A client that leaves is a reader less.
 """
 
+from functools import partial
+
 import trio
 
 from ...runtime.messages import ForeignVerb
 from ..application import Application, Call
-from ..errors import bad_field
+from ..errors import ApiError, bad_field
 from ..http.connection import HttpConnection
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..openai.sse import event_frame
 from ..responses.claims import KeyedRequest
 from ..responses.history import input_items
-from ..responses.response import Response, ResponseReader
+from ..responses.response import Response
+from ..responses.response_reader import ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query
-from .idempotency import REPLAYED, keyed_request
+from .idempotency import answer_again, keyed_request
 
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
@@ -46,100 +49,129 @@ ITEMS_QUERY = Query(
 
 
 async def create_response(call: Call) -> None:
-    """`POST /v1/responses`: streamed, whole, or only started (`background`).
+    """`POST /v1/responses`: a response, streamed, whole, or only started (`background`).
 
     Raises `ApiError` before the answer has begun.
     """
     connection, application, principal = call.connection, call.application, call.principal
     application.check_accepting()
-    body = await connection.read_json()
+    body = await call.read_body()
     keyed = keyed_request(call, body)
-    model = application.generator.model_name
-    request = read_response_request(
-        body, model=model, now=trio.current_time(), has_tools=application.has_tools
-    )
-    if request.keeping.credit is not None:
-        raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
+    request = _read(application, body)
     if keyed is not None:
         await _create_keyed(call, request, keyed)
-    elif request.stream:
+        return
+    response_id = connection.claim(application.ids.draw_response_id)
+    opening = partial(
+        application.responses.open,
+        request,
+        principal,
+        response_id=response_id,
+        must_be_begun=connection.state.is_begun,
+    )
+    if request.stream:
         with connection.cancel_when_client_leaves():
-            async with application.responses.open(request, principal) as response:
-                with response.reading() as reader:
-                    await _send_events(connection, application, reader)
+            async with opening() as response:
+                await _stream(connection, application, response)
     elif request.background:
-        async with application.responses.open(request, principal) as response:
+        async with opening() as response:
+            connection.access.note_id(response.response_id)
             snapshot = response.record.snapshot()
         await connection.answer_json(200, snapshot)
     else:
         await _answer_whole(connection, application, principal, request)
 
 
+def _read(application: Application, body: JsonObject) -> ResponseRequest:
+    """A body of HTTP. Raises `ApiError`."""
+    model, now = application.generator.model_name, trio.current_time()
+    request = read_response_request(
+        body, model=model, now=now, answer_format=application.answer_format
+    )
+    if request.keeping.credit is not None:
+        raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
+    return request
+
+
+async def count_input_tokens(call: Call) -> None:
+    """`POST /v1/responses/input_tokens`: how many tokens the prompt of such a response would have.
+
+    Raises `ApiError`.
+    """
+    application = call.application
+    request = _read(application, await call.read_body())
+    count = await application.responses.count_input_tokens(request, call.principal)
+    answer = {"object": "response.input_tokens", "input_tokens": count}
+    await call.connection.answer_json(200, answer)
+
+
 async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedRequest) -> None:
     """Execute it, or answer as the one that did; it goes on when the client leaves."""
-    application, principal = call.application, call.principal
-    responses, response_id = application.responses, application.ids.draw_response_id()
-    executions, streaming = application.store.executions, request.stream or request.background
-    with call.connection.cancel_when_client_leaves(), executions.pending(response_id):
-        if await _answer_again(call, request, keyed, response_id):
+    application, principal, connection = call.application, call.principal, call.connection
+    responses, response_id = (
+        application.responses,
+        connection.claim(application.ids.draw_response_id),
+    )
+    is_whole = not (request.stream or request.background)
+
+    async def answer(found_id: str) -> None:
+        connection.access.note_id(found_id)
+        if request.stream:
+            resume = ResumeRequest(response_id=found_id, starting_after=_position(connection))
+            async with responses.read(resume, principal) as reader:
+                await _send_events(connection, application, reader)
+        else:
+            found = await responses.ask(ForeignVerb.GET, found_id, principal)
+            await connection.answer_json(200, found)
+
+    pending = application.store.executions.pending(response_id)
+    with connection.cancel_when_client_leaves(), pending:
+        if await answer_again(call, keyed, response_id, None if is_whole else answer):
             return
         async with responses.open(
-            request, principal, streaming=streaming, keyed_id=response_id
+            request,
+            principal,
+            response_id=response_id,
+            streaming=not is_whole,
+            is_keyed=True,
+            must_be_begun=connection.state.is_begun,
         ) as response:
             if request.stream:
-                with response.reading() as reader:
-                    await _send_events(call.connection, application, reader)
+                await _stream(connection, application, response)
                 return
-            if not request.background:
+            connection.access.generation = response.generated
+            if is_whole:
                 await response.wait_ended()
-        await _answer_with(call.connection, response)
-
-
-async def _answer_again(
-    call: Call, request: ResponseRequest, keyed: KeyedRequest, response_id: str
-) -> bool:
-    """Answer as another request with this key is, or was, answered; False if this is the first."""
-    application, principal, connection = call.application, call.principal, call.connection
-    asked = (keyed, principal, response_id)
-    if not (request.stream or request.background):
-        answer = await application.keyed.find_answer(*asked)
-        if answer is not None:
-            connection.standing_headers.append(REPLAYED)
-            await connection.answer_json(200, answer)
-        return answer is not None
-    claim = await application.keyed.choose(*asked)
-    if claim.response_id == response_id:
-        return False
-    connection.standing_headers.append(REPLAYED)
-    if request.stream:
-        resume = ResumeRequest(response_id=claim.response_id, starting_after=None)
-        async with application.responses.read(resume, principal) as reader:
-            await _send_events(connection, application, reader)
-    else:
-        found = (ForeignVerb.GET, claim.response_id, principal)
-        await connection.answer_json(200, await application.responses.ask(*found))
-    return True
+        await connection.answer_json(200, response.whole())
 
 
 async def _answer_whole(
     connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
 ) -> None:
-    responses = application.responses
+    responses, response_id = application.responses, connection.state.claimed
     with connection.cancel_when_client_leaves():
-        if request.keeping.keep_s > 0:  # it may outlive this client, and have readers then
-            async with responses.open(request, principal) as response:
+        # It may outlive this client, and have readers then, or has outlived its frontend.
+        if request.keeping.keep_s > 0 or application.store.begun(response_id) is not None:
+            async with responses.open(request, principal, response_id=response_id) as response:
+                connection.access.generation = response.generated
                 await response.wait_ended()
         else:
-            response = await responses.run_whole(request, principal)
-    await _answer_with(connection, response)
+            response = await responses.run_whole(request, principal, response_id)
+            connection.access.generation = response.generated
+    await connection.answer_json(200, response.whole())
 
 
-async def _answer_with(connection: HttpConnection, response: Response) -> None:
-    """Its object as it is now. Raises the failure that it ended with."""
-    ending = response.record.ending
-    if ending is not None and ending.error is not None:
-        raise ending.error
-    await connection.answer_json(200, response.record.snapshot())
+def _position(connection: HttpConnection) -> int | None:
+    """Behind which event a stream goes on that another process has begun."""
+    position = connection.state.position
+    assert position is None or isinstance(position, int)
+    return position
+
+
+async def _stream(connection: HttpConnection, application: Application, response: Response) -> None:
+    connection.access.generation = response.generated
+    with response.reading(_position(connection)) as reader:
+        await _send_events(connection, application, reader)
 
 
 async def _send_events(
@@ -149,12 +181,15 @@ async def _send_events(
     characters_max = application.settings.limits.socket.lane_buffer_bytes_max
     try:
         await connection.start_events()
-        while not reader.done.is_set():
-            await reader.wait_ready()
-            events = reader.take(characters_max)
-            if events:
-                frames = [event_frame(event) for event in events]
-                await connection.send_events(b"".join(frames))
+        with application.keep_alive.watching(connection, reader.wake_up):
+            while not reader.done.is_set():
+                await reader.wait_ready()
+                events = reader.take(characters_max)
+                if events:
+                    frames = [event_frame(event) for event in events]
+                    await connection.send_events(b"".join(frames), reader.number)
+                else:
+                    await application.keep_alive.send_due(connection)
         await connection.end_events()
     finally:
         if isinstance(reader, ResponseReader):
@@ -162,7 +197,7 @@ async def _send_events(
 
 
 async def get_response(call: Call) -> None:
-    """`GET /v1/responses/{id}`: as it is now, or (`stream=true`) its events after a number.
+    """`GET /v1/responses/{id}`: a response, or (`stream=true`) its events after a number.
 
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
@@ -170,33 +205,34 @@ async def get_response(call: Call) -> None:
     response_id, query = call.resource_id, GET_QUERY.read(call.query, call.header)
     starting_after = query["starting_after"]
     if query["stream"]:
-        resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
+        position = _position(connection)
+        after = starting_after if position is None else position
+        resume = ResumeRequest(response_id=response_id, starting_after=after)
+        connection.access.note_id(response_id)
         with connection.cancel_when_client_leaves():
             async with application.responses.read(resume, principal) as reader:
                 await _send_events(connection, application, reader)
         return
-    if starting_after is not None:
-        raise bad_field("starting_after", "needs `stream=true`")
     response = await application.responses.ask(ForeignVerb.GET, response_id, principal)
     await connection.answer_json(200, response)
 
 
 async def cancel_response(call: Call) -> None:
-    """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
+    """`POST /v1/responses/{id}/cancel`: cancel a response; idempotent, answers the final object."""
     responses = call.application.responses
     final = await responses.ask(ForeignVerb.CANCEL, call.resource_id, call.principal)
     await call.connection.answer_json(200, final)
 
 
 async def delete_response(call: Call) -> None:
-    """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
+    """`DELETE /v1/responses/{id}`: forget a response; one that runs is cancelled as well."""
     await call.application.responses.ask(ForeignVerb.DELETE, call.resource_id, call.principal)
     deleted = {"id": call.resource_id, "object": "response", "deleted": True}
     await call.connection.answer_json(200, deleted)
 
 
 async def list_input_items(call: Call) -> None:
-    """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
+    """`GET /v1/responses/{id}/input_items`: the input of a response, earlier turns included."""
     response_id, query = call.resource_id, ITEMS_QUERY.read(call.query)
     responses = call.application.responses
     conversation = await responses.ask(ForeignVerb.INPUT, response_id, call.principal)
@@ -219,6 +255,7 @@ def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[
     if after is not None:
         places = [index for index, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise bad_field("after", "is not the id of an item of this response")
+            message = "after: there is no item of this id in the input of this response"
+            raise ApiError(404, message, "item_not_found", param="after")
         items = items[places[0] + 1 :]
     return items[:limit], len(items) > limit

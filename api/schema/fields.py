@@ -31,6 +31,8 @@ _TYPE_NAMES = {
     list: "an array",
     type(None): "null",
 }
+# A bound from here on is that of the wire, of which a client need not know.
+BOUND_MIN = 2**31 - 1
 Value = TypeVar("Value", covariant=True)
 Read = TypeVar("Read")
 
@@ -46,7 +48,10 @@ def decode_object(data: bytes | str) -> JsonObject:
         raise ApiError(400, f"The body has over {BRACKETS_MAX} opening brackets", "invalid_json")
     try:
         value: object = msgspec.json.decode(data)
-    except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
+    except msgspec.DecodeError as error:  # its words name the byte
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise ApiError(400, f"The body is not valid JSON: {reason}", "invalid_json") from None
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise ApiError(400, "The body is not valid JSON", "invalid_json") from None
     if not isinstance(value, dict):
         reason = f"The body must be a JSON object, not {type_name(value)}"
@@ -152,7 +157,9 @@ class IntegerKind:
         if not isinstance(value, int) or isinstance(value, bool):
             raise wrong_type(path, "an integer", value)
         if not self.minimum <= value <= self.maximum:
-            raise out_of_range(path, f"from {self.minimum} to {self.maximum}")
+            is_low = value < self.minimum and self.maximum >= BOUND_MIN
+            bounds = f"from {self.minimum} to {self.maximum}"
+            raise out_of_range(path, f"at least {self.minimum}" if is_low else bounds)
         return value
 
     def schema(self) -> JsonObject:
@@ -174,8 +181,9 @@ class NumberKind:
             raise wrong_type(path, "a number", value)
         # Python compares integers of any size with floats exactly; NaN is in no range.
         if not self.minimum <= value <= self.maximum or (self.is_above and value == self.minimum):
-            since = "above" if self.is_above else "from"
-            raise out_of_range(path, f"{since} {self.minimum:g} to {self.maximum:g}")
+            bounds = f"from {self.minimum:g} to {self.maximum:g}"
+            above = f"greater than {self.minimum:g} and at most {self.maximum:g}"
+            raise out_of_range(path, above if self.is_above else bounds)
         return float(value)
 
     def schema(self) -> JsonObject:

@@ -5,38 +5,46 @@ reads, documents and tests: what no table names is never read, so the OpenAPI do
 of the tables cannot lie, and tests take their bad values from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
 import attrs
 
 from ..errors import bad_field, unsupported
-from .fields import FlagKind, IntegerKind, JsonObject, Kind, missing, read_object
+from .fields import FlagKind, IntegerKind, JsonObject, Kind, TextKind, missing, read_object
 
 # A sign and the digits of 2**63; int() of more would only cost time.
 INTEGER_CHARACTERS_MAX = 20
 # Of one query; our routes know three.
 PARAMETERS_MAX = 64
 
-Harmless = Callable[[object], bool]
+
+@attrs.frozen
+class Harmless:
+    """Values that ask for nothing, compared with their types: true is not 1."""
+
+    values: Sequence[object]
+
+    def __contains__(self, value: object) -> bool:
+        return any(type(value) is type(each) and value == each for each in self.values)
 
 
 @attrs.frozen
 class Unserved:
     """A field that we know and do not serve: refused when it asks for something, else ignored."""
 
-    is_harmless: Harmless
+    harmless: Harmless
     reason: str
 
     def read(self, value: object, path: str) -> None:
         """See `Kind`; there is never anything to use."""
-        if not self.is_harmless(value):
+        if value not in self.harmless:
             raise unsupported(path, self.reason)
 
     def schema(self) -> JsonObject:
-        """See `Kind`: any value, since what is harmless has no shape."""
-        return {"x-unserved": self.reason}
+        """See `Kind`: what is harmless."""
+        return {"enum": [None, *self.harmless.values], "x-unserved": self.reason}
 
 
 @attrs.frozen
@@ -69,10 +77,16 @@ class Field:
 
 @attrs.frozen
 class Body:
-    """The table of one object. Unknown fields are ignored, or refused when `strict`."""
+    """The table of one object. Unknown fields are ignored, or refused when `strict`.
+
+    `alternatives` and `rules`, in JSON Schema: the reader of the typed values asks for one of the
+    former, and for all of the latter.
+    """
 
     fields: Mapping[str, Field]
     strict: bool = attrs.field(default=False, kw_only=True)
+    alternatives: Sequence[JsonObject] = attrs.field(default=(), kw_only=True)
+    rules: Sequence[JsonObject] = attrs.field(default=(), kw_only=True)
     _required: tuple[str, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -108,6 +122,10 @@ class Body:
         }
         if self._required:
             found["required"] = list(self._required)
+        if self.alternatives:
+            found["anyOf"] = list(self.alternatives)
+        if self.rules:
+            found["allOf"] = list(self.rules)
         if self.strict:
             found["additionalProperties"] = False
         return found
@@ -116,19 +134,15 @@ class Body:
 # ---- values that ask for nothing
 
 
-def is_empty(value: object) -> bool:
-    """Harmless: an empty array, object or string, false or zero."""
-    return not value
+# An empty array, object or string, false or zero.
+IS_EMPTY = Harmless((False, 0, 0.0, "", [], {}))
+# Any value asks for something.
+NEVER = Harmless(())
 
 
-def one_of(*harmless: object) -> Harmless:
-    """Harmless: one of these values (compared with their types: true is not 1)."""
-    return lambda value: any(type(value) is type(h) and value == h for h in harmless)
-
-
-def never(value: object) -> bool:
-    """Harmless: nothing; any value asks for something."""
-    return False
+def one_of(*values: object) -> Harmless:
+    """One of these is harmless."""
+    return Harmless(values)
 
 
 # ---- queries
@@ -147,7 +161,8 @@ def no_header(name: str) -> str | None:
 class Query:
     """The parameters of one route: flags, integers and texts. Unknown ones are ignored.
 
-    Instead of a parameter its header may come: {header, lower case: parameter}.
+    Instead of a parameter its header may come: {header, lower case: parameter}. It counts where
+    both do: a browser that reads on sends it with the address that it had.
     """
 
     fields: Mapping[str, Field]
@@ -156,18 +171,16 @@ class Query:
     def read(self, query: str, header: HeaderReader = no_header) -> dict[str, Any]:
         """The typed value of each parameter, None when absent; the last counts.
 
-        Raises `ApiError`, also when a parameter and its header differ.
+        Raises `ApiError`.
         """
         try:
-            values = parse_qs(query, max_num_fields=PARAMETERS_MAX)
+            values = parse_qs(query, keep_blank_values=True, max_num_fields=PARAMETERS_MAX)
         except ValueError as error:
             raise bad_field("query", f"cannot be read: {error}") from None
         texts = {name: given[-1] for name, given in values.items()}
         found = {name: _value(field, name, texts.get(name)) for name, field in self.fields.items()}
         for title, name in self.headers.items():
             value = _value(self.fields[name], name, header(title) or None)
-            if value is not None and found[name] not in (None, value):
-                raise bad_field(name, f"differs from the header {title}")
             found[name] = found[name] if value is None else value
         return found
 
@@ -191,6 +204,8 @@ def _value(field: Field, name: str, text: str | None) -> Any:
     if text is None:
         return None
     value: object = text
+    if isinstance(field.kind, TextKind) and not (text or field.kind.choices):
+        return None
     if isinstance(field.kind, FlagKind):
         if text not in ("true", "false"):
             raise bad_field(name, "must be true or false", "invalid_type")

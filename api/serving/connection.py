@@ -6,50 +6,122 @@ that the client can tell a broken stream from a whole one.
 """
 
 import logging
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
 from ...nurseries.logs import log_fields
+from ...nurseries.tasks.background import start_background_task_soon
+from ...runtime.frontend.tracing import set_traceparent
+from ...transports.takeover.slot import ConnectionSlot
+from ..access_log import CLIENT_LEFT, AccessEntry, Asked
 from ..application import Application
 from ..errors import ApiError, internal_error
+from ..http.access import SUBPROTOCOL, authorization_of_offer
 from ..http.connection import HttpConnection
+from ..http.held import NO_SLOT, HeldStream, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
 from ..routes.table import SOCKET_PATH, authorize, dispatch
 from ..settings import LOCAL, InputShare
-from ..websocket.session import run_websocket
+from ..websocket.frames import Opening
+from ..websocket.session import go_on_with_websocket, run_websocket
+from .takeover import TakeoverRefused, end_trial, take_over
 
 logger = logging.getLogger(__name__)
+# What a WebSocket's handshake was answered by.
+SWITCHING = 101
 # Methods that are counted by name; a client may invent others.
 COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 
 
 async def run_connection(
-    stream: trio.abc.Stream, application: Application, address: str = LOCAL
+    stream: trio.abc.Stream,
+    application: Application,
+    address: str = LOCAL,
+    slot: int = NO_SLOT,
+    *,
+    is_taken_over: bool = False,
 ) -> None:
     """Serve one connection to its end and close it. Raises nothing but cancellation.
 
-    `address` is what it is counted for (`limits.address_of`).
+    `address` is what it is counted for (`limits.address_of`). One with a slot may be gone on with
+    by another process; one that is taken over was begun by another.
 
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """
     limits = application.settings.limits.http
     share = InputShare(application.inputs)
-    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share)
+    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share, address)
     try:
         with application.connection(address):
-            await _run_contained(connection, application)
+            if is_taken_over:
+                run = partial(_go_on, connection, application, slot)
+            else:
+                _hold(connection, application, slot)
+                run = partial(_serve_new, connection, application)
+            await _run_contained(run, application)
+        connection.stream.end_held()
     finally:
         share.release()
+        if connection.stream.held is not None:
+            connection.stream.held.release()
         await trio.aclose_forcefully(connection.stream)
+        application.handle_closed(slot)
 
 
-async def _run_contained(connection: HttpConnection, application: Application) -> None:
+def _hold(connection: HttpConnection, application: Application, slot: int) -> None:
+    """Write what happens on a new connection to its slot, if it has one."""
+    slots = application.slots
+    if slots is not None and slot != NO_SLOT:
+        held = ConnectionSlot(slots.memory_of(slot))
+        connection.stream.held = HeldStream(held, slots.budget, connection)
+
+
+async def _serve_new(connection: HttpConnection, application: Application) -> None:
+    async with connection.reading():
+        await _serve(connection, application)
+    await connection.close_in_order()
+
+
+async def _go_on(connection: HttpConnection, application: Application, slot: int) -> None:
+    """Serve a connection that a life of this frontend before has begun, or cut it."""
+    stream = connection.stream
+    try:
+        takeover = take_over(stream, application.slots, slot)
+    except TakeoverRefused as refused:
+        logger.info("a connection was not taken over: %s", refused)
+        application.counters.connections_lost += 1
+        await stream.abort()
+        return
+    application.counters.connections_taken_over += 1
+    async with trio.open_nursery() as nursery:
+        assert stream.held is not None
+        start_background_task_soon(nursery, end_trial, stream.held.slot, name="takeover-trial")
+        await stream.finish(takeover.rest)
+        match takeover.state:
+            case HttpState() as state:
+                stream.held.state = connection
+                connection.take_over(state, takeover.kept_input)
+                async with connection.reading():
+                    if not state.is_last:
+                        await _serve(connection, application, is_taken_over=True)
+            case SessionState() as state:
+                connection.access = AccessEntry(trio.current_time(), is_taken_over=True)
+                try:
+                    await go_on_with_websocket(connection, application, state, takeover.kept_input)
+                finally:
+                    _log(connection, application, ("GET", SOCKET_PATH), SWITCHING)
+        await connection.close_in_order()
+        nursery.cancel_scope.cancel("the connection is over")
+
+
+async def _run_contained(run: Callable[[], Awaitable[None]], application: Application) -> None:
     """The firewall of the connection."""
     try:
-        async with connection.reading():
-            await _serve(connection, application)
-        await connection.close_in_order()
+        await run()
     except* (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the client is gone, or we have cut it
     except* Exception as group:
@@ -57,14 +129,21 @@ async def _run_contained(connection: HttpConnection, application: Application) -
         logger.error("a connection failed; only it is closed", exc_info=group)
 
 
-async def _serve(connection: HttpConnection, application: Application) -> None:
+async def _serve(
+    connection: HttpConnection, application: Application, *, is_taken_over: bool = False
+) -> None:
+    """Answer requests until there are no more; a connection that is taken over may be idle."""
+    is_idle = is_taken_over and not connection.has_early_bytes
+    if is_idle and not await _wait_next(connection, application):
+        return
     while True:
         try:
             request = await connection.next_request()
         except ApiError as error:
             connection.standing_headers.append(("x-request-id", application.ids.draw_request_id()))
+            connection.access = AccessEntry(trio.current_time())
             await connection.answer_error(error)
-            _count(connection, application, "-")
+            _count(connection, application)
             return
         if request is None:
             return
@@ -72,6 +151,8 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
         connection.standing_headers.append(("x-request-id", request_id))
         if application.is_draining:
             connection.close_after_answer()
+        if application.settings.otlp_endpoint:
+            set_traceparent(request.header("traceparent", ""))
         with log_fields(request_id=request_id):
             await _answer(connection, application, request)
         if request.asks_for_websocket and not connection.status:
@@ -93,7 +174,15 @@ async def _answer(
     connection: HttpConnection, application: Application, request: HttpRequest
 ) -> None:
     """Answer one request; the firewall of the request."""
+    entry = connection.access
+    # By a life of this frontend before.
+    entry.is_taken_over = bool(connection.state.claimed) or connection.state.is_begun
     try:
+        if connection.state.is_begun:
+            connection.status = 200
+            if not connection.state.claimed and request.method != "GET":
+                await connection.stream.abort()
+                return
         if request.asks_for_websocket:
             await _serve_socket(connection, application, request)
         else:
@@ -108,7 +197,7 @@ async def _answer(
         logger.error("request %s: %s %r failed", *what, exc_info=error)
         await _answer_failure(connection, internal_error())
     finally:
-        _count(connection, application, request.method)
+        _count(connection, application, request)
 
 
 async def _answer_failure(connection: HttpConnection, error: ApiError) -> None:
@@ -121,19 +210,42 @@ async def _answer_failure(connection: HttpConnection, error: ApiError) -> None:
 async def _serve_socket(
     connection: HttpConnection, application: Application, request: HttpRequest
 ) -> None:
-    """Check a WebSocket handshake as any request, then hand the connection over."""
-    principal = authorize(request, application, is_open=False)
+    """Check a WebSocket handshake as any request, then hand the connection over.
+
+    At its end it is logged as one request; what runs in its lanes is logged there.
+    """
+    offered = request.values("sec-websocket-protocol")
+    given = authorization_of_offer(offered)
+    principal = authorize(request, application, is_open=False, authorization=given)
     if request.path != SOCKET_PATH:
-        raise ApiError(404, "There is no socket on this route", "route_not_found")
+        raise ApiError(404, f"WebSockets are served at {SOCKET_PATH}", "route_not_found")
     key = request.websocket_key()
     application.check_accepting()
     early = await connection.begin_upgrade()
-    await run_websocket(connection, application, principal, key=key, early=early)
+    opening = Opening(key, SUBPROTOCOL if SUBPROTOCOL in offered else "", early)
+    await run_websocket(connection, application, principal, opening)
 
 
-def _count(connection: HttpConnection, application: Application, method: str) -> None:
-    if connection.status:
-        name = method if method in COUNTED_METHODS else "other"
-        application.counters.answers[name, connection.route, connection.status] += 1
+def _count(
+    connection: HttpConnection, application: Application, request: HttpRequest | None = None
+) -> None:
+    """Count and log a request that has ended, or what was none."""
+    method = "-" if request is None else request.method
+    name = method if method in COUNTED_METHODS else "other"
+    if status := connection.status:
+        application.counters.answers[name, connection.route, status] += 1
         application.totals.changed()
-        logger.debug("%s %s %d", name, connection.route, connection.status)
+    elif request is not None and request.asks_for_websocket:
+        status = SWITCHING
+    path = "-" if request is None else request.path
+    _log(connection, application, (name, path), status or CLIENT_LEFT)
+
+
+def _log(connection: HttpConnection, application: Application, asked: Asked, status: int) -> None:
+    is_gone, is_cancelled = connection.is_gone, trio.current_effective_deadline() == -math.inf
+    if is_cancelled and application.hands_over:
+        return  # it goes on in another process
+    is_cut = is_cancelled or connection.stream.aborted
+    end = "client left" if is_gone else "cut" if is_cut else ""
+    entry, now, write = connection.access, trio.current_time(), application.access_log.write
+    write(entry, asked, status, now, end=end, client=connection.address)

@@ -9,13 +9,17 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Protocol
 
+import attrs
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import open_service
+from ...transports.takeover.memory import SLOTS
 from ..application import Application
+from ..http.held import NO_SLOT
 from ..http.stream import BoundedStream
 from ..settings import address_of
 from .connection import run_connection
@@ -33,14 +37,24 @@ REFUSAL_S = 1.0
 # As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
 OUT_OF_DESCRIPTORS_S = 0.1
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-# Connections handed over and not taken yet; the taker only starts a task for each.
-QUEUE_CONNECTIONS_MAX = 64
+# Connections handed over and not taken yet; the taker only starts a task for each. After the death
+# of a process all of its connections come at once.
+QUEUE_CONNECTIONS_MAX = 64 + SLOTS
+
+
+@attrs.frozen
+class PassedConnection:
+    """A connection with the number of its slot, if it has one; a life before may have begun it."""
+
+    stream: trio.SocketStream
+    slot: int = NO_SLOT
+    is_taken_over: bool = False
 
 
 class ConnectionSource(Protocol):
     """Gives out connections, one caller at a time: a `trio.SocketListener`, or a `QueueSource`."""
 
-    async def accept(self) -> trio.SocketStream:
+    async def accept(self) -> trio.SocketStream | PassedConnection:
         """The next connection; the caller owns it. Cancellation loses none.
 
         Raises `trio.EndOfChannel` or `trio.ClosedResourceError` when there will be no more.
@@ -51,27 +65,45 @@ class QueueSource:
     """Connections that a task of this process puts in, such as descriptors from the root."""
 
     def __init__(self) -> None:
-        self._put, self._taken = trio.open_memory_channel[socket.socket](QUEUE_CONNECTIONS_MAX)
+        self._put, self._taken = trio.open_memory_channel[PassedConnection](QUEUE_CONNECTIONS_MAX)
+        self._open = trio.Event()
+        self._open.set()
 
-    def put_nowait(self, connection: socket.socket) -> bool:
-        """Hand one over; False if the queue is full, then the caller still owns it."""
+    def hold(self) -> None:
+        """None is taken until `let_in`."""
+        self._open = trio.Event()
+
+    def let_in(self) -> None:
+        """They are taken again."""
+        self._open.set()
+
+    def put_nowait(
+        self,
+        connection: socket.socket,
+        slot: int = NO_SLOT,
+        *,
+        is_taken_over: bool = False,
+    ) -> bool:
+        """Hand one over, with its slot; False if the queue is full: the caller still owns it."""
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         try:
-            self._put.send_nowait(connection)
+            self._put.send_nowait(PassedConnection(stream, slot, is_taken_over))
         except trio.WouldBlock:
             return False
         return True
 
-    async def accept(self) -> trio.SocketStream:
+    async def accept(self) -> PassedConnection:
         """The next connection that was put. Raises `ClosedResourceError` after `abandon`."""
-        connection = await self._taken.receive()
-        return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        await self._open.wait()
+        return await self._taken.receive()
 
     def abandon(self) -> None:
         """Close the connections that were not taken: their clients see it at once."""
         self._put.close()
+        self.let_in()
         while True:
             try:
-                self._taken.receive_nowait().close()
+                self._taken.receive_nowait().stream.socket.close()
             except (trio.EndOfChannel, trio.ClosedResourceError):
                 break
         self._taken.close()
@@ -102,13 +134,14 @@ async def serve_connections(
     responses = application.responses.run
     async with (
         open_service(responses, name="responses", waits_for="responses to run"),
+        open_service(application.keep_alive.run, name="keep-alive"),
         trio.open_nursery() as nursery,
     ):
         task_status.started()
         while True:
             try:
                 with waiting_for("connections"):
-                    stream = await source.accept()
+                    accepted = await source.accept()
             except (trio.EndOfChannel, trio.ClosedResourceError):
                 return
             except OSError as error:
@@ -116,18 +149,25 @@ async def serve_connections(
                     raise
                 await trio.sleep(OUT_OF_DESCRIPTORS_S)
                 continue
-            address = address_of(stream.socket)
-            if application.is_full(address):
+            passed = accepted
+            if not isinstance(passed, PassedConnection):
+                passed = PassedConnection(passed)
+            address = address_of(passed.stream.socket)
+            if application.is_full(address) and not passed.is_taken_over:
                 application.count_refused()
-                start_background_task_soon(nursery, _refuse, stream, name="connection-refusal")
+                refuse = partial(_refuse, passed, application)
+                start_background_task_soon(nursery, refuse, name="connection-refusal")
             else:
-                start_background_task_soon(
-                    nursery, run_connection, stream, application, address, name="connection"
-                )
+                served = (passed.stream, application, address, passed.slot)
+                run = partial(run_connection, *served, is_taken_over=passed.is_taken_over)
+                start_background_task_soon(nursery, run, name="connection")
 
 
-async def _refuse(stream: trio.SocketStream) -> None:
-    bounded = BoundedStream(stream, REFUSAL_S)
-    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        await bounded.send_all(FULL_ANSWER)
-    await trio.aclose_forcefully(bounded)
+async def _refuse(passed: PassedConnection, application: Application) -> None:
+    bounded = BoundedStream(passed.stream, REFUSAL_S)
+    try:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await bounded.send_all(FULL_ANSWER)
+    finally:
+        await trio.aclose_forcefully(bounded)
+        application.handle_closed(passed.slot)

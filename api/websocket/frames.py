@@ -17,7 +17,8 @@ runs the closing handshake, pings and messages; it lacks three things:
 """
 
 import struct
-from collections.abc import AsyncIterator, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 
 import attrs
@@ -60,15 +61,36 @@ def text_frames(texts: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def sent_texts(frames: bytes) -> Iterator[bytes]:
+    """The texts of whole frames that were sent; control frames are passed over."""
+    place = 0
+    while place < len(frames):
+        opcode, size = frames[place], frames[place + 1]
+        place += 2
+        if size > _SMALL_MAX:
+            length = 2 if size == 126 else 8
+            size = int.from_bytes(frames[place : place + length], "big")
+            place += length
+        if opcode == _TEXT:
+            yield frames[place : place + size]
+        place += size
+
+
 @attrs.define(eq=False)
 class FrameStream(trio.abc.Stream):
-    """`head` is read first; `early` are bytes that came behind the client's own handshake."""
+    """`head` is read first; `early` are bytes that came behind the client's own handshake, which
+    another process has answered when the socket `is_taken_over`.
+    """
 
     transport: BoundedStream
     guard: FrameGuard
     head: bytes
     early: bytes = b""
+    is_taken_over: bool = False
     violation: FrameViolation | None = attrs.field(default=None, init=False)
+    # Of a held connection: where in its input each message ends that was read and not taken; some
+    # of one receive, which trio-websocket has not passed on.
+    _message_ends: deque[int] = attrs.field(factory=deque, init=False)
 
     # Waits for the write that is under way; bounded by one burst for each task that sends and the
     # frame guard's bucket of pings.
@@ -77,9 +99,24 @@ class FrameStream(trio.abc.Stream):
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _accepted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        if self.transport.held is not None:
+            begin = self.transport.held.received - len(self.early)
+            self.guard.on_message = lambda fed: self._message_ends.append(begin + fed)
+
     def open_gate(self) -> None:
         """The handshake is answered: from now on the client's bytes are frames."""
         self._accepted.set()
+
+    def handle_taken(self) -> None:
+        """The next message was taken, and its effect is in the session's state: say so.
+
+        So are frames that wait for a write, which may wait for the client.
+        """
+        held = self.transport.held
+        if held is not None:
+            held.kept_from = self._message_ends.popleft()
+            held.follow(self._gathered)
 
     async def send_texts(self, texts: Iterable[bytes]) -> None:
         """Send texts as frames, in one write. The caller knows that the socket is open."""
@@ -93,6 +130,8 @@ class FrameStream(trio.abc.Stream):
         """
         if self.violation is not None:
             raise trio.BrokenResourceError(str(self.violation))
+        if self.is_taken_over and not self._accepted.is_set():
+            return  # the handshake's answer
         self._gathered += data
         await self._flush()
 
@@ -142,22 +181,48 @@ class FrameStream(trio.abc.Stream):
         await self.transport.aclose()
 
 
+@attrs.frozen
+class Opening:
+    """What of a client's handshake, which was checked, its answer is made of: the key, the
+    subprotocol that is selected, if any; and the bytes that came behind it.
+    """
+
+    key: str
+    subprotocol: str = ""
+    early: bytes = b""
+
+    def head(self) -> bytes:
+        """The head that trio-websocket reads."""
+        offer = f"Sec-WebSocket-Protocol: {self.subprotocol}\r\n" if self.subprotocol else ""
+        return (
+            "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            f"{offer}Sec-WebSocket-Key: {self.key}\r\n\r\n"
+        ).encode("ascii")
+
+
 # Messages that trio-websocket parsed and our reader has not taken; it takes them at once.
 MESSAGE_QUEUE = 4
 
 
 @asynccontextmanager
 async def open_socket(
-    connection: HttpConnection, limits: SocketLimits, *, key: str, early: bytes
+    connection: HttpConnection,
+    limits: SocketLimits,
+    opening: Opening,
+    *,
+    is_taken_over: bool = False,
 ) -> AsyncIterator[tuple[WebSocketConnection, FrameStream]]:
-    """Accept the handshake with the client's `key`; the block is the socket's life.
+    """Accept the client's handshake; the block is the socket's life.
+
+    Of one that `is_taken_over` the client was answered before.
 
     Raises `BrokenResourceError` when the connection is lost: bare before the block is entered, in a
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
     closed. Cancellation: ends the socket without a close frame.
     """
     guard = FrameGuard(limits, connection.share)
-    stream = FrameStream(connection.stream, guard, head=_handshake(key), early=early)
+    stream = FrameStream(connection.stream, guard, opening.head(), opening.early, is_taken_over)
     is_open = False
     try:
         async with trio.open_nursery() as nursery:
@@ -169,7 +234,8 @@ async def open_socket(
                 receive_buffer_size=RECEIVE_BYTES,
             )
             headers = [(n.encode(), v.encode()) for n, v in connection.standing_headers]
-            socket = await handshake.accept(extra_headers=headers)
+            subprotocol = opening.subprotocol or None
+            socket = await handshake.accept(subprotocol=subprotocol, extra_headers=headers)
             stream.open_gate()
             is_open = True
             yield socket, stream
@@ -178,12 +244,3 @@ async def open_socket(
         pass  # trio-websocket's reader answered a ping or a close when the other side had gone
     if not is_open:
         raise trio.BrokenResourceError("the client left within its handshake")
-
-
-def _handshake(key: str) -> bytes:
-    """The head that trio-websocket reads."""
-    return (
-        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: " + key.encode("ascii") + b"\r\n\r\n"
-    )

@@ -6,6 +6,7 @@ test holds the two against each other. Why it is there: `frames`.
 """
 
 import codecs
+from collections.abc import Callable
 
 import attrs
 
@@ -49,6 +50,8 @@ class FrameGuard:
     limits: SocketLimits
     # Of unfinished messages; released when the connection ends.
     share: InputShare = attrs.field(factory=InputShare)
+    # Called with the number of bytes that were fed up to the end of each message.
+    on_message: Callable[[int], None] | None = None
 
     # Bytes of the header that is being read, at most 14.
     _header: bytearray = attrs.field(factory=bytearray, init=False)
@@ -66,6 +69,8 @@ class FrameGuard:
     # Payload of a close frame, at most 125 bytes; what follows the frame does not count any more.
     _close: bytearray = attrs.field(factory=bytearray, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
+    # All bytes so far.
+    _fed: int = attrs.field(default=0, init=False)
     # Token bucket for frames that bring no data; full at the start.
     _bucket: float = attrs.field(init=False)
     _bucket_at_s: float | None = attrs.field(default=None, init=False)
@@ -76,6 +81,7 @@ class FrameGuard:
     def feed(self, data: bytes | bytearray, now: float) -> None:
         """Read the frames in `data`. Raises `FrameViolation`; the guard is useless afterwards."""
         position = 0
+        fed, self._fed = self._fed, self._fed + len(data)
         while position < len(data) and not self._is_closed:
             if self._payload_left:
                 piece = data[position : position + self._payload_left]
@@ -89,7 +95,7 @@ class FrameGuard:
                     continue
                 self._handle_header(now)
             if not self._payload_left:
-                self._handle_frame_end()
+                self._handle_frame_end(fed + position)
 
     # ---- headers
 
@@ -180,7 +186,7 @@ class FrameGuard:
         plain = int.from_bytes(piece, "little") ^ int.from_bytes(mask, "little")
         return plain.to_bytes(count, "little")
 
-    def _handle_frame_end(self) -> None:
+    def _handle_frame_end(self, fed: int) -> None:
         if self._opcode == _CLOSE:
             _check_close(self._close)
             self._is_closed = True
@@ -189,6 +195,8 @@ class FrameGuard:
             self._fragments = self._message_bytes = 0
             self.share.release()
             self._decoder = None
+            if self.on_message is not None:
+                self.on_message(fed)
 
     def _check_text(self, piece: bytes, *, is_end: bool) -> None:
         if self._decoder is None:

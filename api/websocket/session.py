@@ -5,65 +5,91 @@ reader, which never waits for the engine; one writer, which gathers what waits i
 task for each active lane. The handshake was checked before.
 """
 
+import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ...nurseries.tasks.background import start_background_task_soon
-from ...runtime.errors import Overloaded
 from ...runtime.messages import ForeignVerb
 from ..application import Application
-from ..errors import ApiError, bad_field, draining, internal_error
+from ..errors import ApiError, bad_field, draining
 from ..http.connection import HttpConnection
+from ..http.held import FixedState, GrantState, SessionState, encode_state
 from ..openai.response_events import Event
 from ..openai.responses_request import (
-    ResponseRequest,
-    ResumeRequest,
     read_credit,
     read_event_id,
-    read_response_request,
     read_resume_request,
     read_stream_id,
 )
-from ..responses.response import ResponseReader
+from ..responses.response import Response
 from ..schema.fields import JsonObject, ObjectFields, decode_object
 from ..settings import SocketLimits
-from .frames import FrameStream, open_socket
-from .lanes import CANCELLED, Lanes, Start, Turn
+from .frames import FrameStream, Opening, open_socket
+from .lanes import CANCELLED, Start
 from .limits_guard import POLICY_VIOLATION, TRY_AGAIN_LATER
-from .writer import OneEvent, SocketWriter, error_event, overloaded, steer_failed, too_old
+from .turns import SocketTurns
+from .writer import SocketWriter, error_event, inject_failed, overloaded, steer_failed, too_old
 
 logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
 SERVICE_RESTART = 1012
+# Of a handshake that was answered before; 16 bytes.
+ANY_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 
 
 async def run_websocket(
     connection: HttpConnection,
     application: Application,
     principal: str,
-    *,
-    key: str,
-    early: bytes,
+    opening: Opening,
 ) -> None:
     """Serve one socket whose handshake was checked, until either side closes it.
 
-    `early` are bytes that came behind the handshake.
     Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
     """
-    limits = application.settings.limits.socket
-    counters = application.counters
-    counters.sockets += 1
+    application.counters.sockets += 1
+    begun = SessionState(principal, application.ids.draw("session"))
+    held = connection.stream.held
+    if held is not None:
+        held.state = FixedState(encode_state(begun))
+        held.kept_from = held.received - len(opening.early)
+    await _serve(connection, application, begun, opening)
+
+
+async def go_on_with_websocket(
+    connection: HttpConnection, application: Application, before: SessionState, kept_input: bytes
+) -> None:
+    """Serve one that a life of this frontend before has opened; the same otherwise."""
+    if not before.is_closing:
+        client = (connection, application, before)
+        opening = Opening(ANY_KEY, early=kept_input)
+        await _serve(*client, opening, is_taken_over=True)
+
+
+async def _serve(
+    connection: HttpConnection,
+    application: Application,
+    before: SessionState,
+    opening: Opening,
+    *,
+    is_taken_over: bool = False,
+) -> None:
+    limits, counters = application.settings.limits.socket, application.counters
     counters.sockets_active += 1
     application.totals.changed()
     try:
-        async with open_socket(connection, limits, key=key, early=early) as (socket, stream):
-            session = SocketSession(socket, stream, application, principal, limits)
+        async with open_socket(connection, limits, opening, is_taken_over=is_taken_over) as (
+            socket,
+            stream,
+        ):
+            session = SocketSession(socket, stream, application, limits, before)
             await _run_contained(session, application)
     finally:
         counters.sockets_active -= 1
@@ -91,26 +117,31 @@ class SocketSession:
     socket: WebSocketConnection
     stream: FrameStream
     application: Application
-    principal: str
     limits: SocketLimits
+    # What it begins with; of one that another process has opened, what was to follow.
+    before: SessionState
 
-    lanes: Lanes = attrs.field(init=False)
     writer: SocketWriter = attrs.field(init=False)
-    # {lane: what runs or is read in it}.
-    _turns: dict[str | None, Turn] = attrs.field(factory=dict, init=False)
-    # Responses in a row that were refused at a limit of the server.
-    _overloads: int = attrs.field(default=0, init=False)
-    # Why no further response is taken, once that is so.
-    _refusal: ApiError | None = attrs.field(default=None, init=False)
+    turns: SocketTurns = attrs.field(init=False)
     # A client asked for notices of the server (`runtime.events`).
     _wants_events: bool = attrs.field(default=False, init=False)
+    # The last one that a message made.
+    _grant: GrantState | None = attrs.field(default=None, init=False)
     # A close of ours is under way; done when set.
     _closing: trio.Event | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.lanes = Lanes(self.limits)
         self.writer = SocketWriter(self.socket, self.stream, self.limits)
+        self.turns = SocketTurns(
+            self.application,
+            self.before.principal,
+            self.writer,
+            self.limits,
+            self.before.session_id,
+            self._start,
+            self._handle_overload,
+        )
 
     async def run(self) -> None:
         """Serve until the socket is closed. Raises what a task of it raises, in groups."""
@@ -120,12 +151,60 @@ class SocketSession:
                 self._start(self.writer.run, name="socket-writer")
                 self._start(self._keep_alive, name="socket-ping")
                 self._start(self._retire, name="socket-retirement")
+                self._begin_held()
                 await self._read()
                 if self._closing is not None:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
-            self.application.store.forget_session(self)
+            self.application.store.forget_session(self.before.session_id)
+
+    # ---- for a process that goes on with this socket
+
+    def describe(self) -> bytes:
+        """What follows what was taken for the client: see `HeldState`."""
+        session = SessionState(
+            self.before.principal,
+            self.before.session_id,
+            list(self.turns.lanes.names),
+            self.turns.states(),
+            self.writer.waiting_notices(),
+            self._wants_events,
+            self._is_closing,
+            self._grant,
+        )
+        return encode_state(session)
+
+    def note(self) -> bytes | None:
+        """A new turn; events of responses show themselves what follows. See `HeldState`."""
+        if self.turns.is_changed or self.writer.has_notices or self._is_closing:
+            return None
+        return self.turns.note_new()
+
+    @property
+    def _is_closing(self) -> bool:
+        return (
+            self._closing is not None
+            or self.socket.closed is not None
+            or self.stream.violation is not None
+        )
+
+    def _begin_held(self) -> None:
+        """From here on say what follows; begin with what follows what another process has said."""
+        before, held = self.before, self.stream.transport.held
+        self.turns.lanes.names |= set(before.names)
+        self._wants_events = before.wants_events
+        for notice in before.notices:
+            self._put_notice(notice)
+        for turn in before.turns:
+            try:
+                self.turns.go_on(turn)
+            except ApiError as error:
+                self._put_notice(error_event(error, turn.stream_id))
+        self._grant = before.grant
+        self._carry_out_grant()
+        if held is not None:
+            held.state = self
 
     def _start(self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
         """Start a task of this socket; if it is cancelled alone, the socket ends: none is idle."""
@@ -151,7 +230,11 @@ class SocketSession:
         """Take messages until the end; never waits for anything else."""
         try:
             while True:
+                before = self._grant
                 self._handle_message(await self.socket.get_message())
+                self.stream.handle_taken()
+                if self._grant is not before:
+                    self._carry_out_grant()
         except ConnectionClosed:
             return  # the end of every socket: closed by the client, by `close`, or lost
 
@@ -161,157 +244,83 @@ class SocketSession:
             event = decode_object(message)
             event_id = read_event_id(event)
             stream_id = read_stream_id(event)
-            self._handle_event(event, len(message), event_id)
+            data = message if isinstance(message, bytes) else message.encode()
+            self._handle_event(event, data, event_id)
         except ApiError as error:
             self._put_notice(error_event(error, stream_id, event_id))
 
-    def _handle_event(self, event: JsonObject, size_bytes: int, event_id: str | None) -> None:
+    def _handle_event(self, event: JsonObject, message: bytes, event_id: str | None) -> None:
         match ObjectFields(event).string("type"):
             case "response.create":
-                request = read_response_request(
-                    event,
-                    model=self.application.generator.model_name,
-                    now=trio.current_time(),
-                    has_tools=self.application.has_tools,
-                )
-                self._handle_request(Start(request, size_bytes, event_id))
+                request = self.turns.read_request(event)
+                response_id = self.application.ids.draw_response_id()
+                self.turns.handle_request(Start(request, message, response_id, event_id))
+                self.turns.is_changed |= request.options.events
                 self._wants_events |= request.options.events
             case "response.resume":
-                self._handle_request(Start(read_resume_request(event), size_bytes, event_id))
+                resume = read_resume_request(event)
+                self.turns.handle_request(Start(resume, message, resume.response_id, event_id))
             case "response.cancel":
                 self._handle_cancel(ObjectFields(event), event_id)
             case "runtime.credit":
                 self._handle_credit(event)
             case "response.steer":
                 self._put_notice(steer_failed(event))
+            case "response.inject":
+                self._put_notice(inject_failed(event))
             case None:
                 raise bad_field("type", "is missing", "missing_required_parameter")
             case kind:
-                message = f"The event type {kind[:100]!r} is not known here"
-                raise ApiError(400, message, "unknown_event", param="type")
-
-    def _handle_request(self, start: Start) -> None:
-        if self._refusal is not None:
-            raise attrs.evolve(self._refusal)
-        ready = self.lanes.handle_request(start)
-        if ready is not None:
-            self._turns[ready.request.stream_id] = Turn.of(ready)
-            name = f"lane {ready.request.stream_id or '(default)'}"
-            self._start(self._run_lane, ready, name=name)
-
-    def _turn_of(self, event: ObjectFields) -> Turn:
-        """The response that is named: any of this principal's, or what runs in the lane."""
-        response_id = event.string("response_id")
-        turn = self._turns.get(event.string("stream_id"))
-        if response_id is not None:
-            return Turn(response_id)
-        if turn is None:
-            raise ApiError(404, "No response runs in this lane", "response_not_found")
-        return turn
+                raise ApiError(
+                    400, f"Unknown event type {kind[:100]!r}", "unknown_event", param="type"
+                )
 
     def _handle_cancel(self, event: ObjectFields, event_id: str | None) -> None:
-        turn = self._turn_of(event)
-        if turn.response_id is None:
-            turn.is_cancelled = True
-        elif self.application.foreign.is_foreign(turn.response_id):
+        turn = self.turns.find(event)
+        turn.is_cancelled = True
+        if not turn.is_begun:
+            return
+        if self.application.foreign.is_foreign(turn.response_id):
             named = (turn.response_id, event.string("stream_id"), event_id)
             self._start(self._cancel_foreign, *named, name="foreign-cancel")
         else:
-            self.application.store.cancel(turn.response_id, self.principal, CANCELLED, self)
+            session_id = self.before.session_id
+            self.application.store.cancel(
+                turn.response_id, self.before.principal, CANCELLED, session_id
+            )
 
     async def _cancel_foreign(
         self, response_id: str, stream_id: str | None, event_id: str | None
     ) -> None:
         """The reader does not wait for another frontend; how many may is bounded there."""
         try:
-            await self.application.foreign.call(ForeignVerb.CANCEL, response_id, self.principal)
+            await self.application.foreign.call(
+                ForeignVerb.CANCEL, response_id, self.before.principal
+            )
         except ApiError as error:
             self._put_notice(error_event(error, stream_id, event_id))
 
     def _handle_credit(self, event: JsonObject) -> None:
+        """Once for its message: it is stated as a credit, which a successor may repeat, and takes
+        effect when that was said.
+        """
         tokens = read_credit(event)
-        turn = self._turn_of(ObjectFields(event))
-        if turn.response_id is None:
+        turn = self.turns.find(ObjectFields(event))
+        if not turn.is_begun:
             turn.granted += tokens
-        else:
-            store = self.application.store
-            store.find(turn.response_id, self.principal, self).grant(tokens)
-
-    # ---- lanes
-
-    async def _run_lane(self, start: Start) -> None:
-        """Run what a lane is asked for, one after the other, until nothing waits."""
-        stream_id = start.request.stream_id
-        following: Start | None = start
-        while following is not None:
-            await self._run_turn(following)
-            # The next one opens when the writer has taken this one's end: bounds what waits.
-            await self.writer.wait_taken(stream_id)
-            following = self.lanes.handle_ended(stream_id)
-            if following is not None:
-                self._turns[stream_id] = Turn.of(following)
-        self.writer.notify()
-
-    async def _run_turn(self, start: Start) -> None:
-        """Run one response, or the resumed rest of one; the firewall of the lane."""
-        stream_id = start.request.stream_id
-        try:
-            if isinstance(start.request, ResumeRequest):
-                await self._run_resume(start.request)
-            else:
-                await self._run_response(start.request)
             return
-        except ApiError as refused:
-            error = refused
-            self._count_overload(refused)
-        except Exception as failure:
-            logger.error("a turn failed; only its lane ends", exc_info=failure)
-            error = internal_error()
-        finally:
-            self._turns.pop(stream_id, None)
-        self.writer.mark_ready(stream_id, OneEvent(error_event(error, stream_id, start.event_id)))
+        credit = self._find(turn.response_id).client_credit
+        if credit is not None:
+            self._grant = GrantState(turn.response_id, credit + tokens)
 
-    def _count_overload(self, refused: ApiError) -> None:
-        """So many in a row, and the socket ends: this frontend has no room for it."""
-        if refused.code != Overloaded.code:
-            return
-        self._overloads += 1
-        if self._overloads == self.limits.overloads_max and self._refusal is None:
-            self._refusal = refused
-            # The client may come by another connection: another frontend may have room.
-            self._start(self._leave, overloaded(), TRY_AGAIN_LATER, name="socket-overload")
+    def _carry_out_grant(self) -> None:
+        if self._grant is not None:
+            with contextlib.suppress(ApiError):  # it was forgotten since
+                self._find(self._grant.response_id).grant_up_to(self._grant.credit)
 
-    async def _run_response(self, request: ResponseRequest) -> None:
-        responses, lane = self.application.responses, request.stream_id
-        async with responses.open(request, self.principal, session=self) as response:
-            self._overloads = 0
-            with response.reading(wake=partial(self.writer.mark_ready, lane)) as reader:
-                self._turns[lane].begin(response)
-                await self._read_to_end(lane, reader)
-
-    async def _run_resume(self, resume: ResumeRequest) -> None:
-        responses, lane = self.application.responses, resume.stream_id
-        async with responses.read(
-            resume, self.principal, session=self, wake=partial(self.writer.mark_ready, lane)
-        ) as reader:
-            if isinstance(reader, ResponseReader):
-                await self._read_to_end(lane, reader)
-                return
-            while not reader.done.is_set():
-                await reader.wait_ready()
-                if reader.is_ready:
-                    self.writer.mark_ready(lane, reader)
-                    await self.writer.wait_taken(lane)
-
-    async def _read_to_end(self, stream_id: str | None, reader: ResponseReader) -> None:
-        """Let the writer take from this reader until it has the end."""
-        try:
-            if reader.is_ready:
-                self.writer.mark_ready(stream_id, reader)
-            await reader.done.wait()
-        finally:
-            self.application.counters.deltas_merged += reader.cursor.merged
-            self.application.totals.changed()
+    def _find(self, response_id: str) -> Response:
+        principal, session_id = self.before.principal, self.before.session_id
+        return self.application.store.find(response_id, principal, session_id)
 
     # ---- the socket's own life
 
@@ -341,15 +350,15 @@ class SocketSession:
         with trio.move_on_after(self.limits.age_s):
             await self.application.wait_drain_begun()
         if not self.application.is_draining:
-            self._refusal = too_old()
+            self.turns.refusal = too_old()
             self._start(self._leave, too_old(), GOING_AWAY, name="socket-age")
             await self.application.wait_drain_begun()
-        self._refusal, deadline = draining(), self.application.drain_deadline
+        self.turns.refusal, deadline = draining(), self.application.drain_deadline
         assert deadline is not None
         if self._wants_events:
             left_ms = max(0, round((deadline - trio.current_time()) * 1000))
             self._put_notice({"type": "runtime.draining", "deadline_ms": left_ms})
-        with trio.move_on_at(deadline):
+        with trio.move_on_at(math.inf if self.application.hands_over else deadline):
             await self._wait_idle()
         await self.close(SERVICE_RESTART, "the server is restarting")
 
@@ -363,6 +372,10 @@ class SocketSession:
             await self._wait_idle()
         await self.close(code, error.message)
 
+    def _handle_overload(self) -> None:
+        """The client may come by another connection: another frontend may have room."""
+        self._start(self._leave, overloaded(), TRY_AGAIN_LATER, name="socket-overload")
+
     async def _wait_idle(self) -> None:
         """Nothing runs here and everything was written."""
-        await self.writer.wait_idle(lambda: bool(self.lanes.active))
+        await self.writer.wait_idle(lambda: bool(self.turns.lanes.active))

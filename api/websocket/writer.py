@@ -65,6 +65,8 @@ class SocketWriter:
     # Tasks that wait for the writer to take or to finish, or for what `notify` announces.
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
+    # Notices were put since `waiting_notices` gave none.
+    has_notices: bool = attrs.field(default=False, init=False)
 
     def mark_ready(self, stream_id: str | None, source: Source) -> None:
         """This lane has events, from this source. Harmless when it is known already."""
@@ -76,8 +78,21 @@ class SocketWriter:
         if len(self._notices) >= self.limits.waiting_errors_max:
             return False
         self._notices.append(event)
+        self.has_notices = True
         self._bell.ring()
         return True
+
+    def put_last(self, stream_id: str | None, event: Event) -> None:
+        """Queue the event with which a turn of this lane ends that has no response."""
+        self.has_notices = True
+        self.mark_ready(stream_id, OneEvent(event))
+
+    def waiting_notices(self) -> list[Event]:
+        """Events of no response that were not taken yet, those of lanes included."""
+        lanes = [each.event for each in self._ready.values() if isinstance(each, OneEvent)]
+        notices = [*self._notices, *[event for event in lanes if event is not None]]
+        self.has_notices = bool(notices)
+        return notices
 
     def notify(self) -> None:
         """Something changed that `wait_idle` asks for."""
@@ -174,10 +189,24 @@ def steer_failed(event: JsonObject) -> Event:
         "error": {
             "type": "invalid_request_error",
             "code": "steering_not_supported",
-            "message": "Steering is not served; send response.create",
+            "message": "Steering is not supported; send response.create",
         },
         "steer": {
             "input": event.get("input"),
             "previous_response_id": event.get("previous_response_id"),
+        },
+    }
+
+
+def inject_failed(event: JsonObject) -> Event:
+    """The same for items that a response is to be given while it runs."""
+    return {
+        "type": "response.inject.failed",
+        "sequence_number": 0,
+        "response_id": event.get("response_id"),
+        "input": event.get("input"),
+        "error": {
+            "code": "response_not_found",  # one of OpenAI's two
+            "message": "No response takes input while it runs; send response.create",
         },
     }

@@ -1,8 +1,12 @@
 """Streamed completions of a frontend that died are read on at its successor, behind any frame."""
 
 import pathlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import attrs
+import msgspec
 import pytest
 import trio
 
@@ -11,12 +15,16 @@ from triolet.api.completions.completion import CompletionReader
 from triolet.api.completions.order import CompletionOrder
 from triolet.api.completions.service import ForeignCompletionReader
 from triolet.api.errors import ApiError
+from triolet.api.http.access import ANONYMOUS
 from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
+from triolet.api.responses.claims import HEADER_NAME
+from triolet.api.responses.kept import LONG_TOKENS
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.journal import Journal
 
 from ..chunks import frames_of, said_of
-from ..responses.test_adoption import Lives, open_lives, open_noted
+from ..fakes import Answer, open_client
+from ..lives import Lives, asking, lose_what_follows, open_lives, open_noted
 
 TOKENS = 40
 SHARED: dict[str, Any] = {
@@ -37,6 +45,8 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def make_order(application: Application, body: dict[str, Any]) -> CompletionOrder:
+    if body["stream"]:  # else its frames have no ids
+        body = {**body, "runtime": {"keep_s": 30}}
     request: Any
     if "messages" in body:
         request = read_chat_request(body, model=application.generator.model_name)
@@ -65,13 +75,13 @@ def same_for_all(frames: list[Any], completion_id: str) -> Any:
 
 
 def journal_of(lives: Lives) -> Journal:
-    journal = lives.present.completions.journal
+    journal = lives.present.journal
     assert journal is not None
     return journal
 
 
 async def check_forgotten(application: Application, *asked: str) -> None:
-    with pytest.raises(ApiError, match="No streamed completion"):
+    with pytest.raises(ApiError, match="Streamed completion"):
         async with application.completions.read(*asked):
             pass
 
@@ -95,7 +105,7 @@ async def test_a_cut_stream_is_read_on_behind_its_last_frame(
             await take(reader, cut, 12)
             assert not reader.is_done
             async with lives.next() as after, lives.next() as later:
-                assert not after.completions._completions[order.completion_id].record.has_ended
+                assert not after.completions._live[order.completion_id].has_ended
                 asked = (order.completion_id, "p", cut[-1][0])
                 async with later.completions.read(*asked) as resumed:
                     await take(resumed, cut)
@@ -131,3 +141,210 @@ async def test_what_was_cut_within_its_admission_is_forgotten(null_folder: pathl
             async with lives.next() as after:
                 assert after.completions.active == 0
                 assert journal_of(lives).streams() == []
+
+
+# ---- whole answers, and those with a key
+
+
+def whole_of(body: dict[str, Any]) -> dict[str, Any]:
+    whole = {name: value for name, value in body.items() if not name.startswith("stream")}
+    return {**whole, "max_tokens": LONG_TOKENS}
+
+
+def added(lives: Lives) -> int:
+    """Requests that engines took in."""
+    return sum(each.core.statistics().requests_added for each in lives.bed.servers.values())
+
+
+def without_id(answer: Any) -> Any:
+    read = msgspec.json.decode(msgspec.json.encode(answer))
+    return {name: value for name, value in read.items() if name not in ("id", "created")}
+
+
+async def post(
+    application: Application, body: dict[str, Any], key: str = "", times: int = 1
+) -> list[Answer]:
+    """Answers to the same, so many times on one connection."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    headers = {HEADER_NAME: key} if key else {}
+    async with open_client(application) as client:
+        with trio.fail_after(20):
+            return [await client.request("POST", path, body, headers) for _ in range(times)]
+
+
+@asynccontextmanager
+async def cut(
+    lives: Lives, before: Application, body: dict[str, Any], key: str = ""
+) -> AsyncIterator[tuple[Application, str]]:
+    """The life after one that died with a request under way, and the id of that."""
+    async with asking(post, before, body, key) as client:
+        with trio.fail_after(20):
+            while not before.completions._live:
+                await trio.lowlevel.checkpoint()
+        (completion_id,) = before.completions._live
+        async with lives.next() as after:
+            client.cancel("its frontend died")
+            yield after, completion_id
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_whole_answer_is_made_by_the_next_life(
+    null_folder: pathlib.Path, name: str
+) -> None:
+    body = whole_of(BODIES[name])
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        (undisturbed,) = await post(before, {**body, "cache_salt": "undisturbed"})
+        assert undisturbed.status == 200, undisturbed.body
+        assert journal_of(lives).streams() == []
+        count = added(lives)
+        async with cut(lives, before, body) as (after, completion_id):
+            with pytest.raises(ApiError, match="Streamed completion"):
+                async with after.completions.whole(completion_id, "another"):
+                    pass
+            with trio.fail_after(20):
+                async with after.completions.whole(completion_id, ANONYMOUS) as whole:
+                    answer = whole.whole()
+                    assert answer["id"] == completion_id
+                    assert without_id(answer) == without_id(undisturbed.json)
+            assert added(lives) == 2 * count
+            assert journal_of(lives).streams() == []
+            with pytest.raises(ApiError, match="Streamed completion"):
+                async with after.completions.whole(completion_id, ANONYMOUS):
+                    pass
+
+
+async def test_a_short_one_is_not_written_down(null_folder: pathlib.Path) -> None:
+    body = {**whole_of(CHAT), "max_tokens": LONG_TOKENS - 1}
+    async with (
+        open_lives(null_folder) as lives,
+        lives.first() as before,
+        cut(lives, before, body) as (after, completion_id),
+    ):
+        assert after.completions.active == 0
+        with pytest.raises(ApiError, match="Streamed completion"):
+            async with after.completions.whole(completion_id, ANONYMOUS):
+                pass
+
+
+async def test_a_whole_answer_that_was_not_sent_is_there_again(null_folder: pathlib.Path) -> None:
+    body = whole_of(BODIES["chat"])
+    async with (
+        open_lives(null_folder) as lives,
+        lives.first() as before,
+        cut(lives, before, body) as (after, completion_id),
+    ):
+        asked = (completion_id, ANONYMOUS)
+        with trio.fail_after(20):
+            async with (
+                after.completions.whole(*asked) as answer,
+                lives.next() as later,
+                later.completions.whole(*asked) as again,
+            ):
+                assert again.whole() == answer.whole()
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_one_with_a_key_is_answered_by_the_next_life(
+    null_folder: pathlib.Path, name: str, stream: bool
+) -> None:
+    body = BODIES[name] if stream else whole_of(BODIES[name])
+    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
+        (undisturbed,) = await post(before, {**body, "cache_salt": "undisturbed"})
+        count = added(lives)
+        async with cut(lives, before, body, "k") as (after, completion_id):
+            answers = await post(after, body, "k", times=2)
+            (other,) = await post(after, {**body, "seed": 8}, "k")
+            assert other.status == 422
+            async with lives.next() as later:
+                answers += await post(later, body, "k")
+                assert added(lives) == 2 * count
+    for answer in answers:
+        assert answer.status == 200, answer.body
+        assert answer.headers["idempotent-replayed"] == "true"
+        if stream:
+            found, wanted = frames_of(answer.body), frames_of(undisturbed.body)
+            first = next(iter(frames_of(undisturbed.body)))[1]["id"]
+            said = same_for_all(list(found), completion_id)
+            assert said == same_for_all(list(wanted), first)
+        else:
+            assert answer.body == answers[0].body
+            assert without_id(answer.json) == without_id(undisturbed.json)
+
+
+async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(
+    null_folder: pathlib.Path,
+) -> None:
+    body = BODIES["chat"]
+    async with (
+        open_lives(null_folder, window_tokens=8) as lives,
+        lives.first() as before,
+        asking(post, before, body, "k") as client,
+    ):
+        with trio.fail_after(20):
+            while not before.completions._live:
+                await trio.lowlevel.checkpoint()
+        (stream,) = journal_of(lives).streams()
+        stream.admission = attrs.evolve(stream.admission, body=b'{"values": {}}')
+        journal_of(lives).writer.append(stream.snapshot())
+        async with lives.next() as after, lives.next() as later:
+            client.cancel("its frontend died")
+            for application in (after, later):
+                (answer,) = await post(application, body, "k")
+                assert (answer.status, answer.error["code"]) == (409, "idempotency_answer_lost")
+            assert added(lives) == 1
+
+
+# ---- what the machine lost
+
+
+@asynccontextmanager
+async def lossy(
+    lives: Lives, before: Application, body: dict[str, Any]
+) -> AsyncIterator[tuple[Application, str, list[Any]]]:
+    """The next life, of whose journal the end was lost; a completion and frames that were seen."""
+    order, seen = make_order(before, {**body, "cache_salt": "cut"}), list[Any]()
+    async with before.completions.open(order) as reader:
+        await take(reader, seen, 5)
+        left = lose_what_follows(lives)
+        await take(reader, seen, 12)
+        assert not reader.is_done
+        lives.memory = left
+        async with lives.next() as after:
+            yield after, order.completion_id, seen
+
+
+@pytest.mark.parametrize("name", ["chat", "choices with logprobs", "completions"])
+async def test_frames_that_were_lost_come_again_and_are_passed_over(
+    null_folder: pathlib.Path, name: str
+) -> None:
+    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
+        whole: list[Any] = []
+        order = make_order(before, BODIES[name])
+        async with before.completions.open(order) as reader:
+            await take(reader, whole)
+        wanted = same_for_all(whole, order.completion_id)
+        async with lossy(lives, before, BODIES[name]) as (after, completion_id, seen):
+            asked = (completion_id, "p", seen[-1][0])
+            with trio.fail_after(20):
+                batch = await after.completions.read_batch(*asked)
+                assert asked[2] not in [frame[0] for frame in frames_of(batch.frames.encode())]
+                async with after.completions.read(*asked) as resumed:
+                    await take(resumed, seen)
+            assert same_for_all(seen, completion_id) == wanted
+
+
+async def test_what_another_engine_has_computed_is_not_what_was_seen(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_lives(null_folder, window_tokens=8) as lives,
+        lives.first() as before,
+        lossy(lives, before, BODIES["chat"]) as (after, completion_id, seen),
+    ):
+        (choice,) = after.completions._live[completion_id].record.choices
+        choice.inexact_from = 2
+        with pytest.raises(ApiError, match="was lost with the machine") as caught:
+            async with after.completions.read(completion_id, "p", seen[-1][0]):
+                pass
+        assert caught.value.status == 410

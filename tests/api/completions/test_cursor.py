@@ -6,15 +6,16 @@ from typing import Any
 import attrs
 import pytest
 
-from triolet.api.completions.cursor import RESUMABLE_CHOICES_MAX, Answer, CompletionCursor
+from triolet.api.completions.cursor import NAMED_CHOICES_MAX, Answer, CompletionCursor
 from triolet.api.completions.record import ChoiceRecord, CompletionRecord
 from triolet.api.errors import ApiError, engine_error
-from triolet.api.openai.chat import AnsweredPrompt, ChatAnswer, ChatToolCalls
+from triolet.api.openai.chat import AnsweredPrompt, ChatAnswer, ChatMessages
 from triolet.api.openai.completions import CompletionsAnswer
 from triolet.api.openai.logprobs import LogprobFormatter
 from triolet.engine.messages import FinishReason
 from triolet.runtime.text.outputs import GenerationOutput, Usage
 
+from ..answers import THINKING_CALLS, TOOLS
 from ..chunks import as_bytes, frames_of, said_of
 from ..fakes import make_logprobs
 
@@ -23,17 +24,22 @@ PROMPT = AnsweredPrompt([7, 8, 9], "ab")
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>'
 TEXTS = [
     ["Well", "", ", \n", *CALL, " ", "\n", *CALL, "\n and", " <tool", "_", "\ufffd"],
-    ["<tool_call>", "{", "\nno call", ""],
+    ["<tool_call>", "{</", "think>\nno call", ""],
 ]
+THOUGHTFUL = attrs.evolve(TOOLS, answer_format=THINKING_CALLS)
 FORMATTER = LogprobFormatter(spell=lambda ids: [b"%d" % i for i in ids], top=1)
 PLAIN = ChatAnswer(completion_id=ID, created=5, model="toy")
 ANSWERS: dict[str, Answer] = {
     "plain": PLAIN,
     "token ids": attrs.evolve(PLAIN, with_token_ids=True),
     "logprobs": attrs.evolve(PLAIN, formatter=FORMATTER),
-    "tools": attrs.evolve(PLAIN, calls=ChatToolCalls(ID)),
+    "tools": attrs.evolve(PLAIN, messages=ChatMessages(ID, TOOLS)),
+    "reasoning": attrs.evolve(PLAIN, messages=ChatMessages(ID, THOUGHTFUL, True, True)),
     "tools with all": attrs.evolve(
-        PLAIN, calls=ChatToolCalls(ID, calls_max=1), formatter=FORMATTER, with_token_ids=True
+        PLAIN,
+        messages=ChatMessages(ID, attrs.evolve(TOOLS, is_parallel=False)),
+        formatter=FORMATTER,
+        with_token_ids=True,
     ),
     "completions": CompletionsAnswer(completion_id=ID, created=5, model="toy"),
     "completions with all": CompletionsAnswer(
@@ -182,13 +188,29 @@ def test_nothing_is_behind_what_has_not_come(position: str) -> None:
         cursor.go_behind(position)
 
 
-def test_many_choices_have_no_ids() -> None:
-    record = ended(RESUMABLE_CHOICES_MAX + 1)
+def test_frames_of_many_choices_have_no_ids_and_are_read_on_all_the_same() -> None:
+    record = ended(NAMED_CHOICES_MAX + 1)
     cursor = CompletionCursor(record, PLAIN, True)
-    assert cursor.position is None
-    assert b"id:" not in cursor.take()
-    with pytest.raises(ApiError, match="cannot be resumed"):
-        CompletionCursor(record, PLAIN, True).go_behind("done")
+    begin = cursor.take(1)
+    other = CompletionCursor(record, PLAIN, True)
+    other.go_behind(cursor.position)
+    whole = CompletionCursor(record, PLAIN, True).take()
+    assert b"id:" not in whole
+    assert said_of(list(frames_of(begin + other.take()))) == said_of(list(frames_of(whole)))
+
+
+def test_behind_all_that_there_is_nothing_is_ready() -> None:
+    writer = Writer(TEXTS)
+    cursor = CompletionCursor(writer.record, PLAIN, True)
+    assert cursor.is_ready, "the openings"
+    writer.write(0, 1)
+    cursor.take()
+    behind = CompletionCursor(writer.record, PLAIN, True)
+    behind.go_behind(cursor.position)
+    assert not behind.is_ready
+    writer.write(1, 1)
+    behind.note(1)
+    assert behind.is_ready
 
 
 def test_a_failure_comes_behind_what_was_added_and_again() -> None:
@@ -225,3 +247,43 @@ def test_from_where_a_choice_is_inexact_is_said_with_that_token() -> None:
         frames = read_whole(PLAIN, record, behind)
         chunks = [chunk["choices"][0] for _, chunk in frames[:-2]]
         assert [c["runtime"] for c in chunks if "runtime" in c] == [{"inexact_from": 3}] * notes
+
+
+def read_tokens(writer: Writer, **options: Any) -> bytes:
+    """Token by token."""
+    cursor = CompletionCursor(writer.record, PLAIN, True, **options)
+    data = cursor.take()
+    while not writer.record.has_ended:
+        for index in range(len(writer.choices)):
+            if writer.has_more(index):
+                writer.write(index, 1)
+                cursor.note(index)
+        data += cursor.take()
+    return data
+
+
+def test_frames_without_ids_are_data_alone() -> None:
+    frames = read_tokens(Writer(TEXTS), has_ids=False).removesuffix(b"\n\n").split(b"\n\n")
+    assert len(frames) > len(TEXTS[0])
+    assert all(frame.startswith(b"data: ") and b"\n" not in frame for frame in frames)
+
+
+@pytest.mark.parametrize("name", ["plain", "completions with all"])
+def test_every_chunk_has_the_usage_so_far(name: str) -> None:
+    writer = Writer(TEXTS, with_logprobs="all" in name)
+    cursor = CompletionCursor(writer.record, ANSWERS[name], True, continuous_usage=True)
+    frames = list(frames_of(cursor.take()))
+    while not writer.record.has_ended:
+        for index in range(2):
+            if writer.has_more(index):
+                writer.write(index, 1)
+                cursor.note(index)
+                frames += frames_of(cursor.take())
+    *chunks, _ = frames
+    for number, chunk in chunks[:-1]:
+        usage = chunk["usage"]
+        said = sum(int(place.rstrip("re") or 0) for place in number.replace("-", "").split("."))
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, said)
+        assert usage["total_tokens"] == 3 + said
+    last = [chunk["usage"]["completion_tokens"] for _, chunk in chunks[-2:]]
+    assert last == [sum(len(texts) - 1 for texts in TEXTS)] * 2

@@ -1,11 +1,21 @@
 """Host and Origin: rebinding and foreign pages are refused, loopback and configured names pass."""
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.http.access import ANONYMOUS, Authentication, OriginPolicy, split_host
+from triolet.api.http.access import (
+    ANONYMOUS,
+    SUBPROTOCOL,
+    Authentication,
+    OriginPolicy,
+    authorization_of,
+    authorization_of_offer,
+    split_host,
+)
 
 POLICY = OriginPolicy.of(("api.example",), ("https://app.example",))
 
@@ -171,3 +181,37 @@ def test_an_admin_key_alone_closes_nothing_else() -> None:
     assert keys.authenticate("Bearer admin") == principal_of("admin")
     with pytest.raises(ValueError, match="empty"):
         Authentication.of_keys((), ("",))
+
+
+@pytest.mark.parametrize(
+    ("headers", "authorization"),
+    [
+        ({}, None),
+        ({"authorization": "Basic x", "x-api-key": "k"}, "Basic x"),
+        ({"x-api-key": "k", "api-key": "j"}, "bearer k"),
+        ({"api-key": "k"}, "bearer k"),
+    ],
+)
+def test_a_key_may_come_in_other_headers(
+    headers: dict[str, str], authorization: str | None
+) -> None:
+    assert authorization_of(headers.get) == authorization
+
+
+@pytest.mark.parametrize("key", ["k", "secret", "kéy/+~", "x" * 100])
+def test_the_key_of_an_offer_of_subprotocols_is_that_of_a_header(key: str) -> None:
+    text = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+    offered = [SUBPROTOCOL, f"triolet.key.{text}"]
+    assert authorization_of_offer(offered) == f"bearer {key}"
+
+
+def test_an_offer_without_key_stands_for_no_header() -> None:
+    assert authorization_of_offer([]) is None
+    assert authorization_of_offer([SUBPROTOCOL, "realtime"]) is None
+
+
+@pytest.mark.parametrize("text", ["!", "a", "_w", "é"])
+def test_what_is_no_key_in_an_offer_is_401_without_the_key(text: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        authorization_of_offer([f"triolet.key.{text}"])
+    assert refused.value.status == 401

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.http.connection import HttpConnection, write_chunk, write_head
+from triolet.api.http.connection import HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.serving.connection import run_connection
 from triolet.api.settings import HttpLimits, ServerLimits
@@ -211,15 +211,3 @@ async def test_a_write_to_a_client_that_reads_nothing_is_cut(
     assert len(generator.aborted) == 1
     assert trio.current_time() < 200
     await client.aclose()
-
-
-def test_the_head_of_an_answer_is_http() -> None:
-    head = write_head(404, [("content-length", "0"), ("x-request-id", "a")])
-    assert head == b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nx-request-id: a\r\n\r\n"
-    assert write_chunk(b"0123456789abcdef") == b"10\r\n0123456789abcdef\r\n"
-
-
-@pytest.mark.parametrize("value", ["a\r\nb: c", "a\n", "\0"])
-def test_a_value_cannot_break_the_head(value: str) -> None:
-    with pytest.raises(ValueError, match="allow"):
-        write_head(200, [("allow", value)])

@@ -24,16 +24,19 @@ from ..websocket.socket_client import open_socket
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hi"},
+    "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/completions": {"prompt": "hi"},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [1]},
 }
-# Of clients; that of an admin's order is tested beside its route.
+# Of clients; an admin's orders, and a demo's token, are tested beside their routes.
 TABLES = {
     route.path: route.body
     for route in ROUTES
-    if route.body is not None and not route.path.startswith("/admin/")
+    if route.body is not None and not route.path.startswith(("/admin/", "/session"))
 }
 # One of each JSON type; which of them are wrong, the schema says.
 SAMPLES: dict[str, Any] = {
@@ -68,7 +71,10 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
         yield from (schema["maximum"] + 1, 1e300, 10**400)
     if "maxLength" in schema:
         yield "x" * (schema["maxLength"] + 1)
-    if "pattern" in schema.get("propertyNames", {}):
+    names = schema.get("propertyNames", {}).get("pattern", "")
+    if "a-z" in names:
+        yield from ({name: 1} for name in ("1", "", "a-b", "é", "a" * 65, "messages", "a_token"))
+    elif names:
         yield from ({name: 1} for name in ("x", "", "-1", "1.0", "\u0661", str(2**31), "9" * 5000))
         yield {"1": 1, "01": 1}
         yield from ({"1": value} for value in wrong_values(schema["additionalProperties"]))

@@ -2,14 +2,17 @@
 
 from typing import Any, cast
 
-from triolet.api.openai.chat import AnsweredPrompt, ChatAnswer, ChatToolCalls
-from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage_of
+import attrs
+
+from triolet.api.openai.chat import AnsweredPrompt, ChatAnswer, ChatMessages, WholeChoice
+from triolet.api.openai.completions import CompletionsAnswer, usage_of
+from triolet.api.openai.tool_use import ToolChoiceValue
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.messages import FinishReason
-from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
+from triolet.runtime.text.outputs import GenerationOutput, Usage
+from triolet.runtime.text.tool_calls import ToolChoice
 
-from ..fakes import FakeFlow, FakeGenerator, make_collector
+from ..answers import TOOLS
 
 ANSWER = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy")
 WITH_IDS = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy", with_token_ids=True)
@@ -48,18 +51,15 @@ def test_a_piece_without_text_is_silent_unless_ids_are_wanted() -> None:
     assert (choice["index"], choice["token_ids"]) == (2, [1])
 
 
-async def test_a_whole_completion() -> None:
-    collector = make_collector(only_when_finished=True)
-    stream = GenerationStream("r", [7, 8], [FakeFlow(collector, FakeGenerator())])
-    collector.cached_tokens = 1
-    collector.token_ids.extend([1, 2])
-    collector.put(GenerationOutput("a", [1], 1))
-    collector.put(GenerationOutput("b", [2], 2, finish_reason=FinishReason.LENGTH))
-    completion = WITH_IDS.completion(await stream.collect())
-    (choice,) = choices_of(completion)
-    assert choice["message"]["content"] == "ab"
-    assert choice["finish_reason"] == "length"
-    assert choice["token_ids"] == [1, 2]
+def test_a_whole_completion() -> None:
+    output = GenerationOutput("ab", [1, 2], 2, finish_reason=FinishReason.LENGTH)
+    choice = WholeChoice(AnsweredPrompt([7, 8]), output)
+    completion = WITH_IDS.whole([choice], Usage(2, 2, 1))
+    (said,) = choices_of(completion)
+    assert said["message"]["content"] == "ab"
+    assert said["finish_reason"] == "length"
+    assert said["token_ids"] == [1, 2]
+    assert completion["prompt_token_ids"] == [7, 8]
     assert completion["usage"] == {
         "prompt_tokens": 2,
         "completion_tokens": 2,
@@ -73,7 +73,7 @@ ID = "chatcmpl_abc"
 
 
 def test_a_whole_message() -> None:
-    calls = ChatToolCalls(ID)
+    calls = ChatMessages(ID, TOOLS)
     assert calls.message(0, TEXT) == {
         "role": "assistant",
         "content": "Well.",
@@ -92,15 +92,15 @@ def test_a_whole_message() -> None:
 
 
 def test_without_a_call_the_text_is_as_it_was() -> None:
-    calls = ChatToolCalls(ID)
+    calls = ChatMessages(ID, TOOLS)
     message = calls.message(0, "Hello. \n")
     assert (message["content"], "tool_calls" in message) == ("Hello. \n", False)
     assert calls.finish_reason(0, "stop") == "stop"
-    assert ChatToolCalls(ID).message(0, "")["content"] == ""
+    assert ChatMessages(ID, TOOLS).message(0, "")["content"] == ""
 
 
 def test_deltas_add_up_to_the_message_of_their_choice() -> None:
-    calls = ChatToolCalls(ID)
+    calls = ChatMessages(ID, TOOLS)
     content, arguments, heads = "", "", list[Any]()
     for place, character in enumerate(TEXT):
         delta: Any = calls.delta(2, character, is_last=place == len(TEXT) - 1)
@@ -114,11 +114,11 @@ def test_deltas_add_up_to_the_message_of_their_choice() -> None:
 
 def test_one_call_alone_when_they_must_not_be_parallel() -> None:
     twice = TEXT + TEXT
-    assert len(cast("list[Any]", ChatToolCalls(ID).message(0, twice)["tool_calls"])) == 2
-    once = ChatToolCalls(ID, calls_max=1).message(0, twice)
-    assert once["tool_calls"] == ChatToolCalls(ID).message(0, TEXT)["tool_calls"]
+    assert len(cast("list[Any]", ChatMessages(ID, TOOLS).message(0, twice)["tool_calls"])) == 2
+    once = ChatMessages(ID, attrs.evolve(TOOLS, is_parallel=False)).message(0, twice)
+    assert once["tool_calls"] == ChatMessages(ID, TOOLS).message(0, TEXT)["tool_calls"]
     assert once["content"] == "Well.Well."
-    calls = ChatToolCalls(ID, calls_max=1)
+    calls = ChatMessages(ID, attrs.evolve(TOOLS, is_parallel=False))
     parts = [calls.delta(0, piece, is_last=False) for piece in twice]
     assert {
         part["index"] for delta in parts for part in cast("Any", delta.get("tool_calls", []))
@@ -126,7 +126,7 @@ def test_one_call_alone_when_they_must_not_be_parallel() -> None:
 
 
 def test_a_named_call_ends_with_stop() -> None:
-    calls = ChatToolCalls(ID, is_named=True)
+    calls = ChatMessages(ID, attrs.evolve(TOOLS, choice=ToolChoiceValue(ToolChoice.REQUIRED, "f")))
     calls.message(0, TEXT)
     assert calls.finish_reason(0, "stop") == "stop"
 
@@ -140,11 +140,10 @@ def test_the_last_piece_ends_the_choice() -> None:
 
 
 def test_a_whole_answer_keeps_the_order() -> None:
-    answer = GenerationChoice(0, [])
-    answer.keep(GenerationOutput("a", [], 0))
+    end = GenerationOutput("", [], 0, index=1, finish_reason=FinishReason.LENGTH)
     choices = [
-        WholeChoice(AnsweredPrompt([1], "p"), answer),
-        WholeChoice(AnsweredPrompt([2])),
+        WholeChoice(AnsweredPrompt([1], "p"), GenerationOutput("a", [], 0)),
+        WholeChoice(AnsweredPrompt([2]), end),
     ]
     whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
     first, second = choices_of(whole)

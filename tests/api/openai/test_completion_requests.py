@@ -21,6 +21,8 @@ from triolet.api.schema.fields import JsonObject
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.text.prompts import ChatPrompt
 
+from ..answers import CALLS
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
@@ -160,7 +162,7 @@ def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:
     chat = read_tokenize(messages=MESSAGES, add_generation_prompt=False)
     assert (chat.prompt, chat.add_special_tokens) == (ChatPrompt(MESSAGES, False), False)
     values: JsonObject = {"messages": MESSAGES, "tools": [TOOL]}
-    shown = read_tokenize_request(values, model="toy", has_tools=True)
+    shown = read_tokenize_request(values, model="toy", answer_format=CALLS)
     assert isinstance(shown.prompt, ChatPrompt)
     assert [tool["function"]["name"] for tool in shown.prompt.tools or ()] == ["f"]
     assert read_detokenize_request({"tokens": [1, 2]}, model="toy") == [1, 2]
@@ -215,3 +217,9 @@ def test_what_is_refused_names_the_field(
     with pytest.raises(ApiError) as caught:
         read(**values)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_seed_of_minus_one_is_left_out() -> None:
+    assert read_chat(seed=-1).sampling.seed is None
+    with pytest.raises(ApiError, match="seed"):
+        read_chat(seed=-2)

@@ -7,13 +7,16 @@ import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
-from triolet.api.openai.message_fields import tool_choice_kind, tools_kind
+from triolet.api.openai.message_fields import TOOL_CHOICE, TOOLS
+from triolet.api.openai.response_tools import RESPONSE_TOOL_FIELDS
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.openai.tool_use import ToolChoiceValue, ToolUse
 from triolet.engine.grammar.text import check_grammar
 from triolet.engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, StructuredOutputs
 from triolet.runtime.text.prompts import ChatPrompt
 from triolet.runtime.text.tool_calls import Tool, ToolChoice
+
+from ..answers import CALLS
 
 PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}}
 WEATHER = {"name": "weather", "description": "d", "parameters": PARAMETERS, "strict": False}
@@ -24,20 +27,21 @@ ASKED = {"role": "user", "content": "a"}
 
 
 def read(**values: Any) -> Any:
-    return read_chat_request({"messages": [ASKED], **values}, model="m", has_tools=True)
+    return read_chat_request({"messages": [ASKED], **values}, model="m", answer_format=CALLS)
 
 
 def test_both_spellings_are_one() -> None:
-    expected = [
+    expected = (
         Tool("weather", PARAMETERS, "d"),
         Tool("clock", {"type": "object", "properties": {}}),
-    ]
-    assert tools_kind(is_flat=False).read([TOOL, CLOCK], "tools") == expected
+    )
+    assert TOOLS.read([TOOL, CLOCK], "tools").tools == expected
     flat = [{"type": "function", **WEATHER}, {"type": "function", "name": "clock"}]
-    assert tools_kind(is_flat=True).read(flat, "tools") == expected
+    kinds = {name: field.kind for name, field in RESPONSE_TOOL_FIELDS.items()}
+    assert kinds["tools"].read(flat, "tools").tools == expected
     named = ToolChoiceValue(ToolChoice.REQUIRED, "clock")
-    assert tool_choice_kind(is_flat=False).read(CLOCK, "tool_choice") == named
-    assert tool_choice_kind(is_flat=True).read(flat[1], "tool_choice") == named
+    assert TOOL_CHOICE.read(CLOCK, "tool_choice") == named
+    assert kinds["tool_choice"].read(flat[1], "tool_choice") == named
 
 
 def test_the_model_is_shown_tools_that_are_on() -> None:
@@ -82,7 +86,7 @@ def test_a_turn_with_calls_and_results_is_as_templates_have_it() -> None:
         "role": "assistant",
         "content": "",
         "tool_calls": [
-            {"type": "function", "function": {"name": "weather", "arguments": {"a": 1}}}
+            {"type": "function", "id": "c", "function": {"name": "weather", "arguments": {"a": 1}}}
         ],
     }
     assert read_back[2] == {"role": "tool", "content": "rain", "tool_call_id": "c"}
@@ -90,9 +94,9 @@ def test_a_turn_with_calls_and_results_is_as_templates_have_it() -> None:
 
 def test_a_template_without_tools_refuses_them() -> None:
     body = {"messages": [ASKED], "tools": [TOOL]}
-    with pytest.raises(ApiError, match="knows no tools"):
-        read_chat_request(body, model="m", has_tools=False)
-    read_chat_request({**body, "tool_choice": "none"}, model="m", has_tools=False)
+    with pytest.raises(ApiError, match="tools: this model has no chat template"):
+        read_chat_request(body, model="m")
+    read_chat_request({**body, "tool_choice": "none"}, model="m")
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -16,11 +16,13 @@ from triolet.api.openai.response_events import (
     Delta,
     Ending,
     Event,
-    Item,
     Status,
     encode_part,
 )
 from triolet.api.openai.response_id import FRONTENDS_MAX, IdSource, frontend_of, response_id_of
+from triolet.api.openai.response_items import Item
+from triolet.api.openai.response_tools import CustomInput
+from triolet.api.openai.tool_use import ToolOrigin
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.record_reader import RecordReader
 from triolet.runtime.text.outputs import Usage
@@ -84,7 +86,11 @@ def test_the_object_echoes_the_request() -> None:
     assert snapshot["previous_response_id"] == "resp_0"
 
 
-ITEMS = [Item(0, 'msg_é"1'), Item(3, "fc_1", "f", "call_1")]
+ITEMS = [
+    Item(0, 'msg_é"1'),
+    Item(3, "fc_1", ToolOrigin("f"), "call_1"),
+    Item(4, "ctc_1", ToolOrigin("c", is_custom=True), "call_2", CustomInput()),
+]
 
 
 @given(
@@ -124,7 +130,7 @@ def test_the_frontend_can_be_read_back(frontend: int) -> None:
 @pytest.mark.parametrize(
     "response_id",
     ["", "resp_0", f"resp_{RANDOM}", f"resp_+1{RANDOM}", f"resp_0A{RANDOM}", f"resp_01{RANDOM}\n",
-     f"msg_01{RANDOM}", f"resp_01{RANDOM}0", f"resp_١١{RANDOM}"],
+     f"rs_01{RANDOM}", f"resp_01{RANDOM}0", f"resp_١١{RANDOM}"],
 )  # fmt: skip
 def test_what_we_did_not_draw_has_none(response_id: str) -> None:
     assert frontend_of(response_id) is None
@@ -140,7 +146,7 @@ def test_each_draw_is_another_one() -> None:
     ids = IdSource(7)
     drawn = [ids.draw_response_id() for _ in range(1000)]
     assert {frontend_of(response_id) for response_id in drawn} == {7}
-    others = [ids.draw(kind) for kind in ("cmpl", "chatcmpl") for _ in range(500)]
+    others = [ids.draw(kind) for kind in ("cmpl", "chatcmpl", "msg") for _ in range(500)]
     assert {frontend_of(completion_id) for completion_id in others} == {7}
     assert len({ids.draw_request_id() for _ in range(1000)}) == 1000
-    assert len({drawn_id[-32:] for drawn_id in drawn + others}) == 2000
+    assert len({drawn_id[-32:] for drawn_id in drawn + others}) == len(drawn) + len(others)

@@ -90,6 +90,29 @@ def test_calls_of_one_turn_are_one_message() -> None:
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
+def test_items_of_other_servers() -> None:
+    refusal = {"type": "refusal", "refusal": "No."}
+    request = read_response_request(
+        {
+            "input": [
+                {"role": "user", "content": "a"},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+                {"role": "assistant", "content": [{"type": "output_text", "text": "b"}, refusal]},
+                {"type": "custom_tool_call_output", "call_id": "c", "output": "d"},
+            ]
+        },
+        model="toy",
+    )
+    assert request.input == [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "bNo."},
+        {"role": "tool", "content": "d", "tool_call_id": "c"},
+    ]
+    assert not request.refers
+    for item in ({"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}):
+        assert read(input=[item]).refers
+
+
 def test_how_it_is_kept_and_continued() -> None:
     request = read_response_request(
         {
@@ -167,7 +190,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"background": True, "store": False}, "invalid_value", "background"),
         ({"conversation": "c"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
-        ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
+        ({"truncation": "middle"}, "invalid_value", "truncation"),
         ({"text": {"format": {"type": "json_schema"}}}, "missing_required_parameter",
          "text.format.schema"),
         ({"runtime": {"bad_words": [""]}}, "invalid_value", "runtime.bad_words[0]"),
@@ -191,7 +214,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
          "missing_required_parameter", "input[0].content[0].text"),
         ({"input": [{"type": "function_call_output"}]}, "missing_required_parameter",
          "input[0].output"),
-        ({"input": [{"type": "reasoning"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": "computer_call"}]}, "unsupported_parameter", "input[0].type"),
         ({"model": "other"}, "model_not_found", "model"),
         ({"metadata": {"k": 7}}, "invalid_type", "metadata.k"),
         ({"metadata": {str(n): "" for n in range(17)}}, "invalid_value", "metadata"),

@@ -13,88 +13,15 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.responses.adoption import LOST_CODE
+from triolet.api.responses.kept import LONG_TOKENS
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import ResponseStore
-from triolet.fuzz.doubles.bed import Bed, open_bed
-from triolet.fuzz.doubles.journal_memory import NotedMemory
-from triolet.nurseries.tasks.service import open_service
-from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX, adopt_streams
-from triolet.runtime.journal.journal import Journal
+from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.reader import read_journal
-from triolet.runtime.journal.writer import JournalWriter
-from triolet.runtime.runtime import Runtime
 
+from ...runtime.scripted_models import scripted_model
+from ..lives import STORY, TOKENS, WINDOW_TOKENS, asking, open_lives, open_noted
 from ..records import taken
-
-TOKENS = 40
-FREE = {"seed": 7, "ignore_eos": True}
-STORY: dict[str, Any] = {
-    "input": "hello world",
-    "max_output_tokens": TOKENS,
-    "temperature": 0.8,
-    "runtime": {**FREE, "token_ids": True},
-    "metadata": {"a": "b"},
-}
-KEEP_S = 30.0
-WINDOW_TOKENS = 8
-
-
-def open_noted(memory: NotedMemory, term: int) -> Journal:
-    contents = read_journal(memory)
-    return Journal.resume(JournalWriter.resume(memory, contents, term), contents)
-
-
-@attrs.define(eq=False)
-class Lives:
-    """A frontend with its API, and the next ones."""
-
-    bed: Bed
-    memory: NotedMemory
-    term: int = 1
-    present: Application = attrs.field(init=False)
-
-    @asynccontextmanager
-    async def first(self) -> AsyncIterator[Application]:
-        frontend = self.bed.frontend
-        frontend.client.journal = open_noted(self.memory, 1)
-        async with self._serve(frontend) as application:
-            yield application
-
-    def kill(self) -> None:
-        """Nothing comes from the present one any more, and it writes nothing."""
-        frontend = self.present.generator
-        assert isinstance(frontend, Runtime)
-        if frontend.client.journal is not None:
-            self.bed.cut_off(frontend)
-            frontend.client.journal = self.present.store.journal = None
-            self.present.completions.journal = None
-
-    @asynccontextmanager
-    async def next(self) -> AsyncIterator[Application]:
-        self.kill()
-        self.term += 1
-        async with self.bed.open_successor(self.term) as frontend:
-            journal = frontend.client.journal = open_noted(self.memory, self.term)
-            streams = adopt_streams(frontend, journal)
-            frontend.client.handle_rebuilt()
-            async with self._serve(frontend) as application:
-                await application.adopt(streams, KEEP_S)
-                for response in application.store.running():
-                    until_s = trio.current_time() + KEEP_S + 1
-                    assert response.is_keyed or response.scope.deadline < until_s
-                yield application
-
-    @asynccontextmanager
-    async def _serve(self, frontend: Runtime) -> AsyncIterator[Application]:
-        application = self.present = Application(frontend, journal=frontend.client.journal)
-        async with open_service(application.responses.run, name="responses"):
-            yield application
-
-
-@asynccontextmanager
-async def open_lives(folder: pathlib.Path, window_tokens: int = 256) -> AsyncIterator[Lives]:
-    async with open_bed(folder, window_tokens=window_tokens) as bed:
-        yield Lives(bed, NotedMemory.fresh(2**20))
 
 
 def read_request(**values: Any) -> ResponseRequest:
@@ -114,9 +41,11 @@ def found(store: ResponseStore, response_id: str) -> Any:
 
 
 @asynccontextmanager
-async def begun(application: Application) -> AsyncIterator[Response]:
+async def begun(
+    application: Application, request: ResponseRequest | None = None
+) -> AsyncIterator[Response]:
     """One that runs, whose reader has taken some."""
-    async with application.responses.open(read_request(), "p") as response:
+    async with application.responses.open(request or read_request(), "p") as response:
         with response.reading():
             with trio.fail_after(20):
                 while response.record.token_count < WINDOW_TOKENS:
@@ -134,8 +63,34 @@ def check_same(store: ResponseStore, before: ResponseStore, response_id: str) ->
 
 
 def check_missing(store: ResponseStore, response_id: str, principal: str = "p") -> None:
-    with pytest.raises(ApiError, match="No response"):
+    with pytest.raises(ApiError, match="Response with id"):
         store.find(response_id, principal)
+
+
+# Its prompt opens the reasoning, which is then forty words long.
+OPENED = "{{ messages[-1].content }}<think>"
+WORDS = [f"word{place:02} " for place in range(40)]
+
+
+async def test_reasoning_that_runs_goes_on_as_reasoning(tmp_path: pathlib.Path) -> None:
+    """The successor knows from the prompt's tokens that the answer began inside of it."""
+    script = [*WORDS[:30], "</think>", *WORDS[30:]]
+    folder = scripted_model(tmp_path / "model", OPENED, script, specials=["<think>", "</think>"])
+    engine: dict[str, Any] = {"executor": "native", "kv_blocks": 64}
+    async with open_lives(folder, WINDOW_TOKENS, **engine) as lives, lives.first() as before:
+        values = {"input": "hi", "temperature": 0, "runtime": {}, "max_output_tokens": 64}
+        request = read_response_request(
+            values, model="toy", now=trio.current_time(), answer_format=before.answer_format
+        )
+        async with begun(before, request) as response, lives.next() as after:
+            kept = after.store.find(response.response_id, "p")
+            assert kept.record.token_count < len(WORDS)
+            with trio.fail_after(20):
+                whole: Any = await kept.wait_ended()
+        reasoning, message = whole["output"]
+        assert reasoning["content"][0]["text"] == "".join(WORDS[:30]).strip()
+        assert message["content"][0]["text"] == "".join(WORDS[30:])
+        assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] == 31
 
 
 async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
@@ -162,7 +117,7 @@ async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pat
         whole = await run(before)
         journal = before.journal
         assert journal is not None
-        (stream,) = journal.streams()
+        (stream,) = read_journal(lives.memory).streams.streams.values()
         stream.choices[0].inexact_from = 2
         journal.writer.append(stream.snapshot())
         async with lives.next() as after:
@@ -188,6 +143,34 @@ async def test_what_runs_goes_on_and_is_read_behind_any_number(null_folder: path
             undisturbed: Any = wanted.record.snapshot()
             assert final["output"][0]["content"] == undisturbed["output"][0]["content"]
             assert final["usage"]["output_tokens"] == TOKENS
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_whole_answer_is_made_by_the_next_life(
+    null_folder: pathlib.Path, store: bool
+) -> None:
+    asked = {"max_output_tokens": LONG_TOKENS, "store": store}
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        wanted = (await run(before, **asked)).whole()
+        run_whole = before.responses.run_whole
+        async with asking(run_whole, read_request(**asked), "p") as client:
+            with trio.fail_after(20):
+                while not before.store.running():
+                    await trio.lowlevel.checkpoint()
+            (response,) = before.store.running()
+            async with lives.next() as after:
+                client.cancel("its frontend died")
+                whole = after.responses.whole
+                with pytest.raises(ApiError, match="Response with id"):
+                    await whole(response.response_id, "another")
+                with trio.fail_after(20):  # twice: it may not have been sent
+                    found = [await whole(response.response_id, "p") for _ in range(2)]
+    assert [each["id"] for each in found] == [response.response_id] * 2
+    assert [content_of(each) for each in found] == [content_of(wanted)] * 2
+
+
+def content_of(response: Any) -> Any:
+    return response["output"][0]["content"], response["status"]
 
 
 async def test_one_that_ended_two_lives_fails_by_that(null_folder: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from triolet.api.responses.claims import (
     home_of,
     judge,
 )
+from triolet.api.responses.executions import Executions
 
 from .frontends import Values
 
@@ -84,6 +85,32 @@ def test_the_oldest_are_forgotten_by_number_and_by_age() -> None:
     assert claims.handle_claim(call("b", "late"), 101).response_id == "late"
     assert claims.handle_claim(call("c", "other"), 101).response_id == "rc"
     claims.check_invariants()
+
+
+def test_of_an_earlier_boot_of_the_machine_they_are_kept_for_their_whole_time() -> None:
+    journal = Values()
+    before = Claims(8, 100, journal)
+    before.handle_claim(call("a", "ra"), 10_000)
+    before.handle_claim(call("b", "rb"), 10_001)
+    after = Claims(8, 100, journal, 7)
+    after.handle_claim(call("c", "rc"), 8)
+    after.check_invariants()
+    assert after.handle_claim(call("b", "late"), 106).response_id == "rb"
+    assert after.handle_claim(call("a", "late"), 107).response_id == "late"
+    assert after.handle_claim(call("c", "late"), 107).response_id == "rc"
+
+
+def test_what_cannot_be_read_is_forgotten() -> None:
+    journal = Values()
+    Claims(8, 100, journal).handle_claim(call("a", "ra"), 0)
+    for name in ("claim b", "tombstone x", "since"):
+        journal.keep_value(name, b'{"another": "version"}')
+    claims = Claims(8, 100, journal)
+    claims.check_invariants()
+    assert claims.handle_claim(call("a", "late"), 1).response_id == "ra"
+    executions = Executions(8, 5, journal, is_whole=True)
+    assert sorted(journal.values()) == ["claim a", "since"]
+    assert executions.execution_of("r", 4, 0).standing is Standing.LOST
 
 
 NAMES, IDS = st.sampled_from("ab"), st.sampled_from("123")

@@ -19,7 +19,7 @@ from triolet.runtime.text.tokenizer import Tokenizer
 
 from ...runtime.model_folders import byte_level_tokenizer, write_folder
 from ..fakes import FakeFlow, FakeGenerator
-from ..records import COMPLETED, make_record, taken
+from ..records import COMPLETED, check_invariants, make_record, taken
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "é🙂"}}\n</tool_call>'
 TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
@@ -97,7 +97,7 @@ def make_sources(
 def pull(stream: GenerationStream, records: list[ResponseRecord]) -> None:
     while (output := stream.take_nowait()) is not None:
         records[output.index].append(output)
-        records[output.index].check_invariants()
+        check_invariants(records[output.index])
         if output.finish_reason is not None:
             records[output.index].end(COMPLETED)
 

@@ -63,6 +63,14 @@ def test_tombstones_are_found_by_the_next_life() -> None:
     assert [name for name in journal.values() if "tombstone" in name] == ["tombstone b"]
 
 
+def test_a_tombstone_of_an_earlier_boot_of_the_machine_is_not_kept_for_longer() -> None:
+    journal = Values()
+    Executions(2, 1, journal, is_whole=True).bury("a", Standing.GONE, "why", 10_000)
+    after = Executions(2, 2, journal, True, 100)
+    assert standing(after, "a", now_ns=99) is Standing.GONE
+    assert standing(after, "a", now_ns=100) is Standing.UNKNOWN
+
+
 def test_of_lives_that_the_journal_has_not_seen_nothing_is_known() -> None:
     journal = Values()
     for epoch in (4, 6, 9):

@@ -22,6 +22,7 @@ from triolet.api.responses.foreign import (
 )
 from triolet.runtime.messages import (
     ControlCall,
+    ControlQuestion,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
@@ -120,7 +121,7 @@ async def test_a_frontend_that_was_given_up_is_503_at_once(
         server.kill(1)
         nursery.start_soon(get)
         await trio.testing.wait_all_tasks_blocked()
-        server.publish({1: "it died too often"})
+        server.publish(lost=[1])
         nursery.start_soon(get)  # it is known by now
     assert trio.current_time() < 1
 
@@ -469,11 +470,11 @@ async def test_an_answer_finds_its_question() -> None:
     async def send(call: RootCall) -> None:
         await trio.lowlevel.checkpoint()
         calls.handle_reply(RootReply(call.call_id - 1, "of another"))
-        calls.handle_reply(RootReply(call.call_id, f"{call.call} {call.call_id}"))
+        calls.handle_reply(RootReply(call.call_id, f"{call.question.call} {call.call_id}"))
 
     calls.send = send
-    assert await calls.ask(ControlCall.TREE) == "tree 1"
-    assert await calls.ask(ControlCall.TREE) == "tree 2"
+    assert await calls.ask(ControlQuestion(ControlCall.TREE)) == "tree 1"
+    assert await calls.ask(ControlQuestion(ControlCall.TREE)) == "tree 2"
 
 
 async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> None:
@@ -485,7 +486,7 @@ async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> N
 
     calls = RootCalls(send)
     with pytest.raises(ApiError) as caught:
-        await calls.ask(ControlCall.TREE)
+        await calls.ask(ControlQuestion(ControlCall.TREE))
     assert (caught.value.status, caught.value.code) == (503, "root_unreachable")
     calls.handle_reply(RootReply(asked[0].call_id, "late"))
     assert trio.current_time() < 4
@@ -493,4 +494,4 @@ async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> N
 
 async def test_without_a_root_it_is_503_at_once() -> None:
     with pytest.raises(ApiError):
-        await RootCalls().ask(ControlCall.TREE)
+        await RootCalls().ask(ControlQuestion(ControlCall.TREE))

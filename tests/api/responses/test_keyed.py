@@ -1,73 +1,15 @@
 """A request with an idempotency key, sent to any frontend and however often, is executed once."""
 
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-
-import attrs
 import pytest
 import trio
 import trio.testing
 
-from triolet.api.responses.claims import KeyedRequest, home_of
 from triolet.api.responses.keyed import GIVEN_UP
 from triolet.api.settings import ServerLimits
 from triolet.runtime.errors import Overloaded, RequestFailed
 
 from ..fakes import Answer, Fail, Say, open_client
-from .frontends import KEYS, Server, open_server
-
-STEADY = [Say(str(number), after_s=1) for number in range(9)]
-BODY: dict[str, Any] = {"input": "hi"}
-REPLAYED = "idempotent-replayed"
-
-
-def key_at(home: int, principal: str = "") -> str:
-    """A key whose home this frontend is."""
-    for number in itertools.count():
-        name = KeyedRequest.read(f"key-{number}", principal, "", {}).name
-        if home_of(name, 2) == home:
-            return f"key-{number}"
-    raise AssertionError
-
-
-@attrs.define(eq=False)
-class Keyed:
-    """Two frontends, and requests with one key whose home is rank `home`."""
-
-    server: Server
-    home: int
-
-    @property
-    def executed(self) -> list[str]:
-        """Ids of what generators were asked for."""
-        return [call.request_id for each in self.server.generators for call in each.calls]
-
-    def use(self, *script: Say | Fail, opens_after_s: float = 0.0) -> None:
-        for generator in self.server.generators:
-            generator.script, generator.opens_after_s = script, opens_after_s
-
-    async def post(
-        self, frontend: int, client: str = "one", path: str = "responses", **values: Any
-    ) -> Answer:
-        application = self.server.applications[frontend]
-        principal = application.authentication.authenticate(KEYS[client]["authorization"])
-        headers = {**KEYS[client], "idempotency-key": key_at(self.home, principal)}
-        async with open_client(application) as connection:
-            return await connection.request("POST", f"/v1/{path}", {**BODY, **values}, headers)
-
-
-@asynccontextmanager
-async def open_keyed(home: int = 0) -> AsyncIterator[Keyed]:
-    async with (
-        open_server() as server,
-        open_client(server.applications[0]),
-        open_client(server.applications[1]),
-    ):
-        keyed = Keyed(server, home)
-        keyed.use(*STEADY)
-        yield keyed
+from .frontends import KEYS, REPLAYED, STEADY, at_once, open_keyed
 
 
 @pytest.fixture(params=[0, 1], ids=["home 0", "home 1"])
@@ -75,22 +17,6 @@ def home(request: pytest.FixtureRequest) -> int:
     number = request.param
     assert isinstance(number, int)
     return number
-
-
-async def at_once(
-    keyed: Keyed, *frontends: int, after_s: float = 0.0, **values: Any
-) -> list[Answer]:
-    """Answers of requests that are sent so long after each other."""
-    answers: dict[int, Answer] = {}
-
-    async def post(place: int, frontend: int) -> None:
-        answers[place] = await keyed.post(frontend, **values)
-
-    async with trio.open_nursery() as nursery:
-        for place, frontend in enumerate(frontends):
-            nursery.start_soon(post, place, frontend)
-            await trio.sleep(after_s)
-    return [answers[place] for place in range(len(frontends))]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 2.5, 20.0], ids=["together", "within", "after the end"])
@@ -167,7 +93,7 @@ async def test_what_is_no_key_is_refused(autojump_clock: trio.testing.MockClock)
         for key in ("a b", "x" * 256):
             headers = {**KEYS["one"], "idempotency-key": key}
             async with open_client(application) as connection:
-                answer = await connection.request("POST", "/v1/responses", BODY, headers)
+                answer = await connection.request("POST", "/v1/responses", {"input": "hi"}, headers)
             assert (answer.status, answer.error["code"]) == (400, "invalid_idempotency_key")
         assert not keyed.executed
 
@@ -245,7 +171,7 @@ async def test_an_answer_that_was_deleted_or_forgotten_is_gone(
         assert len(keyed.executed) == 1
         keyed.home = 1 - home
         store = keyed.server.applications[0].store
-        store.limits = attrs.evolve(store.limits, ended_responses_max=0)
+        store.ended.count_max = 0
         assert (await keyed.post(0)).status == 200
         answer = await keyed.post(1)
         assert (answer.status, "make room" in answer.error["message"]) == (410, True)
@@ -268,7 +194,7 @@ async def test_an_executor_that_was_given_up_is_a_conflict(
     async with open_keyed(home=0) as keyed:
         await keyed.post(1)
         del keyed.server.epochs[1]
-        keyed.server.publish({1: "it died too often"})
+        keyed.server.publish(lost=[1])
         answer = await keyed.post(0)
         assert (answer.status, answer.error["code"]) == (409, "idempotency_answer_lost")
         assert GIVEN_UP in answer.error["message"]
@@ -286,7 +212,7 @@ async def test_without_its_home_nothing_is_executed(
             assert trio.current_time() > 5
         keyed.home = 1
         del keyed.server.epochs[1]
-        keyed.server.publish({1: "it died too often"})
+        keyed.server.publish(lost=[1])
         answer = await keyed.post(0, input="ho")
         assert answer.status == 503
         assert len(keyed.executed) == 1

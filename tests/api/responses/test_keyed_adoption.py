@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -14,7 +15,7 @@ from triolet.api.http.access import ANONYMOUS
 from triolet.api.responses.claims import HEADER_NAME
 
 from ..fakes import Answer, open_client
-from .test_adoption import STORY, TOKENS, Lives, open_lives
+from ..lives import STORY, TOKENS, Lives, asking, open_lives
 
 PATH = "/v1/responses"
 
@@ -33,13 +34,12 @@ def added(lives: Lives) -> int:
 @asynccontextmanager
 async def cut(lives: Lives, before: Application, **values: Any) -> AsyncIterator[Application]:
     """The life after one that died with a request under way, of which its client saw nothing."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: post(before, **values))
+    async with asking(partial(post, before, **values)) as client:
         with trio.fail_after(20):
             while not before.store.running():
                 await trio.lowlevel.checkpoint()
         async with lives.next() as after:
-            nursery.cancel_scope.cancel("its frontend died")
+            client.cancel("its frontend died")
             yield after
 
 
@@ -98,8 +98,7 @@ async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         journal = before.journal
         assert journal is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: post(before, stream=True))
+        async with asking(partial(post, before, stream=True)) as client:
             with trio.fail_after(20):
                 while not before.store.running():
                     await trio.lowlevel.checkpoint()
@@ -108,7 +107,7 @@ async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.
             stream.admission = spoiled
             journal.writer.append(stream.snapshot())
             async with lives.next() as after, lives.next() as later:
-                nursery.cancel_scope.cancel("its frontend died")
+                client.cancel("its frontend died")
                 for application in (after, later):
                     answer = await post(application, stream=True)
                     assert (answer.status, answer.error["code"]) == (

@@ -14,6 +14,7 @@ from triolet.api.responses.response import Response
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServerLimits
 
+from ..answers import CALLS
 from ..records import COMPLETED, make_events, say
 
 RESPONSES = 4
@@ -68,7 +69,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def ended(store: ResponseStore, number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
-    request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
+    request = read_response_request(msgspec.json.decode(text), model="toy", answer_format=CALLS)
     record = ResponseRecord(make_events(request, f"resp_{number}"))
     response = Response(record, "p", continued(None, request))
     request.values = {}  # as its admission leaves it
@@ -84,7 +85,7 @@ async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
     store = ResponseStore(ServerLimits(ended_bytes_max=2**40))
     ended(store, RESPONSES, text)  # what is made once
-    before_bytes = store._ended_bytes
+    before_bytes = store.ended.size_bytes
     gc.collect()
     tracemalloc.start()
     for number in range(RESPONSES):
@@ -92,5 +93,5 @@ async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = store._ended_bytes - before_bytes
+    counted = store.ended.size_bytes - before_bytes
     assert 0.8 * taken <= counted <= 12 * taken  # sizes of objects differ from Python to Python

@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError, engine_error
-from triolet.api.openai.response_events import DELTA, Ending, Status
+from triolet.api.openai.response_events import Ending, Status
+from triolet.api.openai.response_items import MESSAGE
 from triolet.api.responses.history import Conversation, with_output
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.record_reader import RecordReader
 from triolet.runtime.text.outputs import GenerationOutput, Usage
 
-from ..records import COMPLETED, as_read, make_record, say, taken
+from ..records import COMPLETED, as_read, check_invariants, make_record, say, taken
+
+DELTA = MESSAGE.delta
 
 ALL = 2**30
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -28,10 +31,10 @@ def make_said(*texts: str, ending: Ending | None = None, **values: Any) -> Respo
     record = make_record("resp_00ab", **values)
     for text in texts:
         say(record, text)
-        record.check_invariants()
+        check_invariants(record)
     if ending is not None:
         record.end(ending)
-        record.check_invariants()
+        check_invariants(record)
     return record
 
 
@@ -157,7 +160,7 @@ def test_notices_stand_between_the_deltas() -> None:
     assert [event["type"] for event in taken(unasked)] == [DELTA]
     record.add_notice({"type": "runtime.resumed"})
     assert not unasked.is_ready
-    record.check_invariants()
+    check_invariants(record)
 
 
 def test_a_response_without_output() -> None:

@@ -13,7 +13,8 @@ import trio.testing
 from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Status
 from triolet.api.responses.record_reader import RecordReader
-from triolet.api.responses.response import READERS_MAX, Response, ResponseReader
+from triolet.api.responses.response import READERS_MAX, Response
+from triolet.api.responses.response_reader import ResponseReader
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied

@@ -10,7 +10,8 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
-from triolet.api.responses.response import ResponseReader
+from triolet.api.responses.response_reader import ResponseReader
+from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.text.prompts import ChatPrompt
 
@@ -21,7 +22,7 @@ from ..records import make_request, taken
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
-async def respond(application: Application, session: object = None, **values: Any) -> str:
+async def respond(application: Application, session: str = "", **values: Any) -> str:
     """The id of a response that has ended."""
     request = make_request(**values)
     async with application.responses.open(request, "p", session=session) as response:
@@ -97,11 +98,11 @@ async def test_a_prewarmed_conversation_goes_on_with_nothing_new() -> None:
 
 
 async def test_what_is_not_stored_goes_on_in_its_session_alone() -> None:
-    application, session = make_application(), object()
+    application, session = make_application(), "session_1"
     async with open_responses(application):
         first = await respond(application, session, store=False)
         await respond(application, session, previous_response_id=first)
-        for other in (None, object()):
+        for other in ("", "session_2"):
             with pytest.raises(ApiError) as caught:
                 await respond(application, other, previous_response_id=first)
             assert caught.value.code == "previous_response_not_found"
@@ -147,7 +148,7 @@ async def test_another_principal_cannot_go_on_or_read() -> None:
         with pytest.raises(ApiError, match="not found"):
             async with application.responses.open(request, "other"):
                 raise AssertionError
-        with pytest.raises(ApiError, match="No response"):
+        with pytest.raises(ApiError, match="Response with id"):
             async with application.responses.read(ResumeRequest(response_id=first), "other"):
                 raise AssertionError
 
@@ -188,3 +189,22 @@ async def test_a_drain_waits_for_what_runs_and_then_cuts_it(
             await one.drain(10)
             assert response.record.snapshot()["status"] == status
     assert trio.current_time() < 20
+
+
+async def test_ignored_tools_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    application = make_application()
+    async with open_responses(application):
+        for _ in range(2):
+            await application.responses.run_whole(make_request(tools=[{"type": "mcp"}]), "p")
+    assert caplog.text.count("tools of the type mcp are ignored") == 1
+
+
+async def test_the_object_has_the_values_that_were_used_and_its_end() -> None:
+    generator = FakeGenerator(sampling_defaults=SamplingParams(temperature=0.7))
+    application = make_application(generator)
+    async with open_responses(application):
+        response = await application.responses.run_whole(make_request(top_p=0.5), "p")
+    whole: Any = response.whole()
+    assert (whole["temperature"], whole["top_p"]) == (0.7, 0.5)
+    assert (whole["presence_penalty"], whole["frequency_penalty"]) == (0.0, 0.0)
+    assert whole["completed_at"] >= whole["created_at"] > 0

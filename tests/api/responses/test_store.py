@@ -1,5 +1,7 @@
 """Responses by id: visibility by principal and session, what is kept, for how long."""
 
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ def add(kept_in: ResponseStore, /, response_id: str, **values: Any) -> Response:
     return response
 
 
-def is_found(store: ResponseStore, response_id: str, session: object = None) -> bool:
+def is_found(store: ResponseStore, response_id: str, session: str = "") -> bool:
     try:
         store.find(response_id, "p", session)
     except ApiError:
@@ -41,7 +43,7 @@ async def test_only_the_owner_sees_it() -> None:
     assert store.get("r", "p")["status"] == "in_progress"
     for _ in range(2):
         for ask in (store.get, store.delete, lambda i, p: store.cancel(i, p, "x")):
-            with pytest.raises(ApiError, match="No response"):
+            with pytest.raises(ApiError, match="Response with id"):
                 ask("r", "other")
         if not response.has_ended:
             end(store, response)
@@ -55,7 +57,39 @@ async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> Non
     assert store.cancel("r", "p", "x") is response
     assert response.scope.cancel_called
     end(store, response)
-    assert store.cancel("r", "p", "late").record.ending is COMPLETED
+    ending = response.record.ending
+    assert ending is not None
+    assert store.cancel("r", "p", "late").record.ending is ending
+
+
+async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
+    store, reads = ResponseStore(ServerLimits()), list[str]()
+
+    def read(response_id: str) -> Response | None:
+        reads.append(response_id)
+        if response_id == "unreadable":
+            return None
+        response = make_live(response_id)
+        response.end(COMPLETED)
+        return response
+
+    now_ns = time.monotonic_ns()
+    old_ns = now_ns - int(store.limits.ended_s * 1e9)
+    for name, ended_ns in {"old": old_ns, "r": now_ns, "unreadable": now_ns}.items():
+        store.keep_unread(name, partial(read, name), 100, ended_ns)
+    store.forget_session("session_1")
+    assert (store.kept, reads) == (2, [])
+    assert [is_found(store, name) for name in ("r", "r", "unreadable", "old")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert store.begun("r") is store.find("r", "p")
+    assert (store.kept, reads) == (1, ["r", "unreadable"])
+    store.delete("r", "p")
+    store.check_invariants()
+    assert store.kept == 0
 
 
 async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
@@ -79,7 +113,7 @@ async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
 
 
 async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
-    store, session = ResponseStore(ServerLimits()), object()
+    store, session = ResponseStore(ServerLimits()), "session_1"
     end(store, add(store, "r", session=session, store=False))
     late = add(store, "late", session=session, store=False)
     other = add(store, "other")
@@ -101,7 +135,7 @@ async def test_deleting() -> None:
     assert running.scope.cancel_called
     assert not is_found(store, "ended")
     assert not is_found(store, "running")
-    with pytest.raises(ApiError, match="No response"):
+    with pytest.raises(ApiError, match="Response with id"):
         store.delete("running", "p")
     end(store, running)
     assert (store.active, store.kept) == (0, 0)
@@ -134,7 +168,7 @@ events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_siz
 @given(events)
 async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> None:
     limits = ServerLimits(ended_responses_max=3, ended_bytes_max=4 * RESPONSE_BYTES)
-    store, session = ResponseStore(limits), object()
+    store, session = ResponseStore(limits), "session_1"
     running: dict[str, Response] = {}
     for kind, number in plan:
         name = f"r{number}"
@@ -149,3 +183,17 @@ async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> Non
             store.forget_session(session)
         store.check_invariants()
         assert store.active == len(running)
+
+
+async def test_of_an_earlier_boot_of_the_machine_one_is_kept_for_its_whole_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = ResponseStore(ServerLimits(ended_s=100))
+    response = add(store, "r")
+    response.end(COMPLETED)
+    response.ended_ns = 2**62
+    store.end(response)
+    await trio.sleep(99)
+    assert is_found(store, "r")
+    await trio.sleep(2)
+    assert not is_found(store, "r")

@@ -27,8 +27,10 @@ def operation_of(route: Route) -> dict[str, Any]:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_and_field_is_in_it(route: Route) -> None:
     operation = operation_of(route)
-    assert operation["summary"].endswith("."), "the first line of the docstring is the summary"
-    assert "`" not in operation["summary"][:1]
+    summary = operation["summary"]
+    assert summary.endswith("."), "the first line of the docstring is the summary"
+    assert not summary[0].islower()
+    assert not summary.startswith(("Raises", ";"))
     names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
     in_path = {("path", "id")} if "{id" in route.path else set()
     in_header = {("header", HEADER)} if route.is_keyed else set()
@@ -74,3 +76,22 @@ async def test_it_is_served_and_needs_a_key() -> None:
         answer = await client.request("GET", "/openapi.json", headers=key)
     assert answer.json["openapi"].startswith("3.1")
     assert "/v1/completions" in answer.json["paths"]
+
+
+async def test_a_server_without_keys_asks_for_none() -> None:
+    async with open_client(make_application()) as client:
+        paths = (await client.request("GET", "/openapi.json")).json["paths"]
+    assert all(not found["security"] for path in paths.values() for found in path.values())
+
+
+# `/session` is there with --demo alone.
+EXAMPLES = [r for r in ROUTES if r.body and not r.is_admin and r.path != "/session"]
+
+
+@pytest.mark.parametrize("route", EXAMPLES, ids=lambda route: route.path)
+async def test_every_example_can_be_sent(route: Route) -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request(route.method, route.path, route.example)
+    assert answer.status == 200
+    document = operation_of(route)["requestBody"]["content"]["application/json"]
+    assert document["example"] == route.example

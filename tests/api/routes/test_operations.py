@@ -3,20 +3,30 @@
 import re
 
 from triolet.api.routes.operations import PAGE
+from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.runtime.journal.journal import Journal
+from triolet.runtime.journal.reader import read_journal
+from triolet.runtime.journal.writer import JournalWriter
 
 from ..fakes import VOCABULARY, FakeGenerator, make_application, open_client
 
 
 async def test_models() -> None:
     generator = FakeGenerator(model_name="org/toy")
-    async with open_client(make_application(generator)) as client:
+    names = ("org/toy", "gpt-4o")
+    async with open_client(make_application(generator, served_model_names=names)) as client:
         models = (await client.request("GET", "/v1/models")).json
         assert models["object"] == "list"
-        assert models["data"][0]["max_model_len"] == 128
-        one = (await client.request("GET", "/v1/models/org/toy")).json
-        assert one == models["data"][0]
+        assert [model["id"] for model in models["data"]] == ["org/toy", "gpt-4o"]
+        assert (models["data"][0]["max_model_len"], models["data"][0]["created"]) == (128, 5)
+        for model in models["data"]:
+            assert (await client.request("GET", f"/v1/models/{model['id']}")).json == model
+            body = {"messages": [{"role": "user", "content": "a"}], "model": model["id"]}
+            answer = (await client.request("POST", "/v1/chat/completions", body)).json
+            assert answer["model"] == "org/toy"
         missing = await client.request("GET", "/v1/models/other")
         assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+        assert "'org/toy', 'gpt-4o'" in missing.error["message"]
 
 
 async def test_a_starting_server_lives_and_is_not_ready() -> None:
@@ -69,6 +79,23 @@ async def test_frontends_that_are_given_up_are_told_with_the_reason() -> None:
     assert health.status == 200  # this one serves
     reason = "frontend 1 is failed: it died too often"
     assert health.json["failed_frontends"] == [{"rank": 1, "reason": reason}]
+
+
+async def test_a_journal_that_failed_is_reported_and_work_is_taken() -> None:
+    application = make_application()
+    async with open_client(application) as client:
+        assert (await client.request("GET", "/health")).json["degraded"] == []
+        memory = NotedMemory.fresh(2**20)
+        contents = read_journal(memory)
+        application.journal = Journal.resume(JournalWriter.resume(memory, contents, 1), contents)
+        application.journal.give_up(OSError(28, "No space left on device"))
+        health = await client.request("GET", "/health")
+        application.journal, application.journal_fault = None, "it is no journal"
+        other = await client.request("GET", "/health")
+    said = "streams end with their frontend, as its journal failed: "
+    assert (health.status, health.json["ready"]) == (200, True)
+    assert health.json["degraded"] == [f"{said}No space left on device"]
+    assert other.json["degraded"] == [f"{said}it is no journal"]
 
 
 async def test_tokenize_and_back() -> None:

@@ -70,11 +70,11 @@ async def test_a_cut_stream_is_resumed_without_gap_or_repeat(
         async with open_client(application) as other:
             ids = {"last-event-id": "24"}
             again = await other.request("GET", path, headers=ids)
-            refused = await other.request("GET", path + "&starting_after=32", headers=ids)
+            behind = await other.request("GET", path + "&starting_after=0", headers=ids)
     assert text == "345678"
     assert numbers == [40, 48, 56, 64, 72, 73, 74, 75, 76]
     assert said(again)[0] == text
-    assert (refused.status, refused.error["param"]) == (400, "starting_after")
+    assert said(behind)[0] == text, "a browser that reads on repeats the address that it had"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,6 @@ async def test_a_cut_stream_is_resumed_without_gap_or_repeat(
         ("stream=true&starting_after=-1", "starting_after"),
         ("stream=true&starting_after=29", "starting_after"),
         ("stream=true&starting_after=" + "9" * 30, "starting_after"),
-        ("starting_after=3", "starting_after"),
     ],
 )
 async def test_bad_queries_name_the_parameter(query: str, param: str) -> None:

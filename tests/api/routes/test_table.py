@@ -4,11 +4,11 @@ import pytest
 
 from triolet.api.http.request import HttpRequest
 from triolet.api.routes.openapi import Route
-from triolet.api.routes.table import ROUTES, match_route
+from triolet.api.routes.table import ABSENT, ROUTES, match_route
 
 from ..fakes import make_application, open_client
 
-OPEN = {"/live", "/ready", "/health", "/version", "/docs"}
+OPEN = {"/live", "/ready", "/health", "/version", "/", "/page/{id}", "/session", "/docs"}
 
 
 def target(route: Route) -> str:
@@ -91,6 +91,14 @@ async def test_unknown_paths_are_hidden_without_a_key() -> None:
         assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
         key = {"authorization": "Bearer k"}
         assert (await client.request("GET", "/nowhere", headers=key)).status == 404
+
+
+@pytest.mark.parametrize("path", ABSENT)
+async def test_a_route_that_clients_look_for_says_what_to_do_without(path: str) -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", path, {})
+    assert (answer.status, answer.error["code"]) == (404, "route_not_found")
+    assert answer.error["message"] == f"There is no route {path!r}: {ABSENT[path]}"
 
 
 async def test_cors_is_open_for_listed_origins_only() -> None:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from triolet.api.errors import ApiError
 from triolet.api.openai.sampling_fields import TokenIdsKind
 from triolet.api.schema.fields import FlagKind, IntegerKind, Kind, NumberKind, TextKind, TextsKind
-from triolet.api.schema.tables import Body, Field, Nested, Query, Unserved, is_empty, never, one_of
+from triolet.api.schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Query, Unserved, one_of
 
 
 def test_harmless_values_compare_with_their_types() -> None:
-    assert one_of(1, "none")(1)
-    assert not one_of(1)(True)
-    assert one_of(["text"])(["text"])
-    assert is_empty([])
-    assert not is_empty([0])
-    assert not never(None)
+    assert 1 in one_of(1, "none")
+    assert True not in one_of(1)
+    assert ["text"] in one_of(["text"])
+    assert [] in IS_EMPTY
+    assert [0] not in IS_EMPTY
+    assert None not in NEVER
 
 
 INNER = Body({"flag": Field(FlagKind())}, strict=True)
@@ -131,14 +131,15 @@ RESUMED = Query(
         ("after=07", "7", 7),
         ("after=7", "", 7),
         ("after=0", "0", 0),
+        ("after=7", "8", 8),
     ],
 )
 def test_a_header_stands_for_a_parameter(query: str, header: str, value: int | None) -> None:
     assert RESUMED.read(query, {"last-event-id": header}.get) == {"after": value}
 
 
-@pytest.mark.parametrize(("query", "header"), [("after=7", "8"), ("after=0", "1"), ("", "x")])
-def test_a_header_is_read_as_the_parameter_and_must_not_differ(query: str, header: str) -> None:
+@pytest.mark.parametrize(("query", "header"), [("after=7", "x"), ("", "x")])
+def test_a_header_is_checked_as_the_parameter(query: str, header: str) -> None:
     with pytest.raises(ApiError) as caught:
         RESUMED.read(query, {"last-event-id": header}.get)
     assert (caught.value.status, caught.value.param) == (400, "after")

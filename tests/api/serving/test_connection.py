@@ -1,13 +1,20 @@
 """The firewall: whatever a client does on a connection, and wherever it stops, harms only it."""
 
+import base64
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.frontend.tracing import traceparent
 
 from ..fakes import (
     Fail,
@@ -33,6 +40,19 @@ CHAT_REQUEST = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 62\r\n\r\n"
     b'{"messages":[{"role":"user","content":"hello"}],"stream":true}'
 )
+
+
+@attrs.define(eq=False)
+class TracedGenerator(FakeGenerator):
+    """Notes below which spans its requests are."""
+
+    parents: list[str] = attrs.field(factory=list)
+
+    @asynccontextmanager
+    async def generate(self, *args: Any, **options: Any) -> AsyncIterator[GenerationStream]:
+        self.parents.append(traceparent())
+        async with FakeGenerator.generate(self, *args, **options) as stream:
+            yield stream
 
 
 async def still_serves(application: Application) -> bool:
@@ -68,6 +88,17 @@ async def test_half_closing_after_a_request_aborts_it() -> None:
         assert len(generator.aborted) == len(generator.calls) <= 1
 
 
+async def test_requests_are_below_the_span_that_their_client_names() -> None:
+    """The second one on a connection names none; and none is looked at where nothing is traced."""
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for endpoint, wanted in (("http://collector:4318", [parent, ""]), ("", ["", ""])):
+        generator = TracedGenerator()
+        async with open_client(make_application(generator, otlp_endpoint=endpoint)) as client:
+            for headers in ({"traceparent": parent}, {}):
+                await client.request("POST", "/v1/responses", {"input": "x"}, headers)
+        assert generator.parents == wanted
+
+
 async def test_an_unforeseen_error_is_a_500_without_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -82,7 +113,7 @@ async def test_an_unforeseen_error_is_a_500_without_its_text(
 
 
 async def test_an_unforeseen_error_within_a_stream_is_its_last_event(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     generator = FakeGenerator([Say("a"), Fail(ZeroDivisionError())])
     async with open_connection(make_application(generator)) as stream:
@@ -227,3 +258,40 @@ async def test_a_mistake_below_the_requests_ends_its_connection_alone(
         await run_connection(stream, application)
     assert application.counters.connections_failed == 1
     assert application.counters.connections_active == 0
+
+
+def _offer(*names: str) -> bytes:
+    """A handshake as browsers send it."""
+    return (
+        "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        f"Sec-WebSocket-Protocol: {', '.join(names)}\r\n\r\n"
+    ).encode()
+
+
+@pytest.mark.parametrize(("key", "status"), [("right", b"101"), ("wrong", b"401"), (None, b"401")])
+async def test_a_browsers_key_is_a_subprotocol_and_is_not_said_back(
+    key: str | None, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = base64.urlsafe_b64encode((key or "").encode()).decode().rstrip("=")
+    names = ["triolet", f"triolet.key.{text}"] if key else ["triolet"]
+    application = make_application(api_keys=("right",))
+    with caplog.at_level(logging.DEBUG):
+        async with open_connection(application) as stream:
+            await stream.send_all(_offer(*names))
+            head = bytearray()
+            while b"\r\n\r\n" not in head:
+                head += await stream.receive_some()
+    assert head.split()[1] == status
+    assert (b"sec-websocket-protocol: triolet\r\n" in head.lower()) == (status == b"101")
+    assert b"triolet.key" not in head
+    assert text not in caplog.text or not text
+
+
+async def test_other_subprotocols_are_not_selected() -> None:
+    async with open_connection(make_application()) as stream:
+        await stream.send_all(_offer("realtime"))
+        head = await stream.receive_some()
+    assert head.split()[1] == b"101"
+    assert b"sec-websocket-protocol" not in head.lower()

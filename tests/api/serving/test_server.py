@@ -197,9 +197,29 @@ async def test_a_queue_gives_out_what_was_put_until_it_is_abandoned() -> None:
         assert source.put_nowait(right)
         accepted = await source.accept()
         left.send(b"x")
-        assert await accepted.receive_some(1) == b"x"
-        accepted.socket.close()
+        assert await accepted.stream.receive_some(1) == b"x"
+        accepted.stream.socket.close()
         left.close()
+        source.abandon()
+        with pytest.raises(trio.ClosedResourceError):
+            await source.accept()
+
+
+async def test_a_held_queue_gives_out_nothing_until_it_lets_in(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_queue_source() as source:
+        left, right = socket.socketpair()
+        source.hold()
+        assert source.put_nowait(right)
+        with trio.move_on_after(1) as waited:
+            await source.accept()
+        assert waited.cancelled_caught
+        source.let_in()
+        (await source.accept()).stream.socket.close()
+        assert left.recv(1) == b""
+        left.close()
+        source.hold()
         source.abandon()
         with pytest.raises(trio.ClosedResourceError):
             await source.accept()

@@ -8,7 +8,7 @@ from wsproto.frame_protocol import FrameProtocol, Opcode
 
 from triolet.api.http.stream import BoundedStream
 from triolet.api.settings import SocketLimits
-from triolet.api.websocket.frames import FrameStream, close_frame, text_frames
+from triolet.api.websocket.frames import FrameStream, close_frame, sent_texts, text_frames
 from triolet.api.websocket.limits_guard import FrameGuard
 
 # Masked frames of text: one without data, one that waits for its byte, one that is too long.
@@ -53,7 +53,9 @@ async def test_a_burst_is_one_write_of_frames() -> None:
 @pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
 def test_frames_are_those_of_the_rfc(size: int) -> None:
     client = FrameProtocol(client=True, extensions=[])
-    client.receive_bytes(text_frames([b"x" * size, "é".encode()]))
+    texts = [b"x" * size, "é".encode()]
+    assert list(sent_texts(text_frames(texts) + close_frame(1000, "over"))) == texts
+    client.receive_bytes(text_frames(texts))
     messages = [""]
     for frame in client.received_frames():
         assert frame.opcode in (Opcode.TEXT, Opcode.CONTINUATION)

@@ -189,6 +189,10 @@ async def test_steering_is_refused_and_returns_the_input() -> None:
         event = await client.event()
         assert event["type"] == "response.steer.failed"
         assert event["steer"] == {"input": "x", "previous_response_id": "r"}
+        await client.send({"type": "response.inject", "response_id": "r", "input": [{}]})
+        event = await client.event()
+        assert event["type"] == "response.inject.failed"
+        assert (event["response_id"], event["input"]) == ("r", [{}])
 
 
 async def test_a_lane_above_the_limit_is_refused(autojump_clock: trio.testing.MockClock) -> None:

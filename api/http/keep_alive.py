@@ -1,0 +1,70 @@
+"""Keep-alive comments of event streams: a proxy must not take a silent stream for a dead one.
+
+One task looks at all streams of a frontend, twice in each period, and wakes the writers of those
+that have sent nothing since it looked last; each writes its comment itself, as one of its events.
+So a token costs nothing, where a time limit around each wait would cost as much as all else there.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from ...nurseries.tasks.background import waiting_for
+from .connection import HttpConnection
+
+# Clients ignore it.
+COMMENT = b": keep-alive\n\n"
+
+
+@attrs.define(eq=False)
+class _Watched:
+    """One stream; `state` is that of when it was looked at last, replaced whenever it sends."""
+
+    wake: Callable[[], None]
+    state: object = None
+
+
+@attrs.define(eq=False)
+class KeepAlive:
+    """The event streams of a frontend that are open; with a period of 0 none is watched."""
+
+    period_s: float
+    _streams: dict[HttpConnection, _Watched] = attrs.field(factory=dict, init=False)
+    _begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @contextmanager
+    def watching(self, connection: HttpConnection, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake` in this block when a comment is due, which `send_due` then sends."""
+        if not self.period_s:
+            yield
+            return
+        self._streams[connection] = _Watched(wake)
+        self._begun.set()
+        try:
+            yield
+        finally:
+            del self._streams[connection]
+
+    async def send_due(self, connection: HttpConnection) -> None:
+        """Write a comment if one is due; a successor goes on as from the event before it."""
+        if connection.is_silent:
+            connection.is_silent = False
+            await connection.send_events(COMMENT, connection.state.position)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `keep-alive`; never returns unless cancelled. It sleeps when idle."""
+        task_status.started()
+        while True:
+            if not self._streams:
+                self._begun = trio.Event()
+                with waiting_for("event streams"):
+                    await self._begun.wait()
+            with waiting_for("the time to look for silent streams"):
+                await trio.sleep(self.period_s / 2)
+            for connection, watched in self._streams.items():
+                if watched.state is connection.state:
+                    connection.is_silent = True
+                    watched.wake()
+                watched.state = connection.state

@@ -1,0 +1,138 @@
+"""Messages of a frontend that died go on at its successor, streamed and whole."""
+
+import pathlib
+from typing import Any
+
+import pytest
+import trio
+
+from triolet.api.anthropic.messages_request import read_messages_request
+from triolet.api.application import Application
+from triolet.api.completions.completion import CompletionReader
+from triolet.api.completions.order import CompletionOrder
+from triolet.api.completions.service import ForeignCompletionReader
+from triolet.api.http.access import ANONYMOUS
+from triolet.api.responses.claims import HEADER_NAME
+from triolet.api.responses.kept import LONG_TOKENS
+
+from ..fakes import Answer, open_client
+from ..lives import asking, open_lives
+from .events import events_of, message_of
+
+TOKENS = 40
+BODY: dict[str, Any] = {
+    "model": "claude-opus-5-5",
+    "max_tokens": TOKENS,
+    "temperature": 0.8,
+    "messages": [{"role": "user", "content": "hello world"}],
+    "runtime": {"seed": 7, "ignore_eos": True},
+}
+STREAM = {**BODY, "stream": True}
+WHOLE = {**BODY, "max_tokens": LONG_TOKENS}
+
+
+def make_order(application: Application, body: dict[str, Any]) -> CompletionOrder:
+    request = read_messages_request(
+        body, model=application.generator.model_name, answer_format=application.answer_format
+    )
+    return application.completions.order(request, "p", body)
+
+
+async def take(reader: CompletionReader | ForeignCompletionReader, frames: int) -> bytes:
+    """So many frames at least, or all there are."""
+    data = b""
+    with trio.fail_after(20):
+        while data.count(b"\n\n") < frames and not reader.is_done:
+            await reader.wait_ready()
+            data += reader.take()
+    return data
+
+
+def same_for_all(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "id"}
+
+
+async def post(
+    application: Application, body: dict[str, Any], key: str = "", times: int = 1
+) -> list[Answer]:
+    headers = {HEADER_NAME: key} if key else {}
+    async with open_client(application) as client:
+        with trio.fail_after(20):
+            return [
+                await client.request("POST", "/v1/messages", body, headers) for _ in range(times)
+            ]
+
+
+async def begun(application: Application) -> str:
+    """The id of the one that is under way."""
+    with trio.fail_after(20):
+        while not application.completions._live:
+            await trio.lowlevel.checkpoint()
+    (message_id,) = application.completions._live
+    return message_id
+
+
+async def test_a_cut_stream_goes_on_behind_its_last_event(null_folder: pathlib.Path) -> None:
+    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
+        order = make_order(before, STREAM)
+        async with before.completions.open(order) as reader:
+            undisturbed = message_of(events_of(await take(reader, 10**9)))
+        order = make_order(before, STREAM)
+        async with before.completions.open(order) as reader:
+            data = await take(reader, 12)
+            position, is_done = reader.position, reader.is_done
+            assert not is_done
+            async with lives.next() as after:
+                same = make_order(after, STREAM)
+                same.completion_id = order.completion_id
+                opening = after.completions.open(same, position, must_be_begun=True)
+                async with opening as resumed:
+                    data += await take(resumed, 10**9)
+            message = message_of(events_of(data))
+    assert message["id"] == order.completion_id
+    assert message["usage"]["output_tokens"] == TOKENS
+    assert message["usage"].pop("cache_read_input_tokens") >= 0
+    undisturbed["usage"].pop("cache_read_input_tokens")
+    for each in (message, undisturbed):
+        each["usage"].pop("input_tokens")
+    assert same_for_all(message) == same_for_all(undisturbed)
+
+
+@pytest.mark.parametrize("body", [STREAM, WHOLE], ids=["stream", "whole"])
+async def test_one_with_a_key_is_answered_by_the_next_life(
+    null_folder: pathlib.Path, body: dict[str, Any]
+) -> None:
+    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
+        (undisturbed,) = await post(
+            before, {**body, "runtime": {**BODY["runtime"], "cache_salt": "x"}}
+        )
+        async with asking(post, before, body, "k") as client:
+            message_id = await begun(before)
+            async with lives.next() as after:
+                client.cancel("its frontend died")
+                answers = await post(after, body, "k", times=2)
+    for answer in answers:
+        assert answer.status == 200, answer.body
+        assert answer.headers["idempotent-replayed"] == "true"
+        message, wanted = [
+            message_of(events_of(each.body)) if body.get("stream") else each.json
+            for each in (answer, undisturbed)
+        ]
+        assert message["id"] == message_id
+        assert same_for_all(message) == same_for_all(wanted)
+
+
+async def test_a_whole_one_is_made_by_the_next_life(null_folder: pathlib.Path) -> None:
+    async with (
+        open_lives(null_folder) as lives,
+        lives.first() as before,
+        asking(post, before, WHOLE) as client,
+    ):
+        message_id = await begun(before)
+        async with lives.next() as after:
+            client.cancel("its frontend died")
+            with trio.fail_after(20):
+                async with after.completions.whole(message_id, ANONYMOUS) as completion:
+                    answer = completion.whole()
+                    assert answer["id"] == message_id
+                    assert answer["stop_reason"] == "max_tokens"

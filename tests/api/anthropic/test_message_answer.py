@@ -1,0 +1,225 @@
+"""Answers of the Messages protocol: whole, and as events in order however the text is cut."""
+
+import base64
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.anthropic.message_answer import MessageAnswer
+from triolet.api.anthropic.messages_request import MessagesRequest
+from triolet.api.completions.cursor import CompletionCursor
+from triolet.api.completions.record import ChoiceRecord, CompletionRecord
+from triolet.api.errors import internal_error
+from triolet.api.openai.chat import AnsweredPrompt
+from triolet.api.openai.completion_requests import CompletionOptions
+from triolet.engine.messages import FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.text.answer_format import TEXT_ALONE, AnswerFormat
+from triolet.runtime.text.outputs import GenerationOutput, Usage
+from triolet.runtime.text.tool_calls import ToolChoice
+
+from ..answers import CALLS, THINKING, THINKING_CALLS, TOOLS
+from .events import events_of, message_of
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call>'
+THOUGHT = "<think>\nHm, hm.\n</think>\n\n"
+USED = Usage(3, 9, 2)
+TEXT_BLOCK = {"type": "text", "text": "Yes."}
+THINKING_BLOCK = {"type": "thinking", "thinking": "Hm, hm.", "signature": "triolet."}
+
+
+def used(place: int) -> dict[str, Any]:
+    call_id = f"toolu_{place}_00ab"
+    return {"type": "tool_use", "id": call_id, "name": "f", "input": {"a": [1, "é"]}}
+
+
+def answer_of(
+    format_: AnswerFormat, *, shows: bool = True, omits: bool = False, is_open: bool = False
+) -> MessageAnswer:
+    tools = TOOLS if format_.tools else attrs.evolve(TOOLS, tools=())
+    request = MessagesRequest(
+        prompt=[1],
+        sampling=SamplingParams(max_tokens=9, stop=["END"]),
+        options=CompletionOptions(),
+        tools=attrs.evolve(tools, answer_format=format_),
+        with_reasoning=shows,
+        omits_thinking=omits,
+    )
+    return MessageAnswer("msg_00ab", "toy", request, is_open=is_open)
+
+
+def recorded(
+    text: str, size: int, reason: FinishReason = FinishReason.STOP, stop: str | None = None
+) -> CompletionRecord:
+    """Its text cut into so many tokens, and an end."""
+    choice = ChoiceRecord(0, AnsweredPrompt([7, 8, 9]))
+    pieces = [text[begin : begin + size] for begin in range(0, len(text), size)] or [""]
+    for count, piece in enumerate(pieces, 1):
+        is_last = count == len(pieces)
+        end = {"finish_reason": reason, "stop_reason": stop} if is_last else {}
+        choice.append(GenerationOutput(piece, [0], count, **end))  # type: ignore[arg-type]
+    record = CompletionRecord([choice])
+    record.end(USED)
+    return record
+
+
+def streamed(answer: MessageAnswer, record: CompletionRecord, tokens: int | None) -> bytes:
+    cursor, data = CompletionCursor(record, answer, includes_usage=True), b""
+    while not cursor.is_done:
+        data += cursor.take(tokens)
+    return data
+
+
+def whole(answer: MessageAnswer, record: CompletionRecord) -> dict[str, Any]:
+    message: dict[str, Any] = answer.whole([each.whole() for each in record.choices], USED)
+    return message
+
+
+CASES: dict[str, tuple[MessageAnswer, str, list[Any], str]] = {
+    "text alone": (answer_of(TEXT_ALONE), "Yes.", [TEXT_BLOCK], "end_turn"),
+    "no text": (answer_of(TEXT_ALONE), "", [{"type": "text", "text": ""}], "end_turn"),
+    "text where calls may come": (answer_of(CALLS), "Yes.", [TEXT_BLOCK], "end_turn"),
+    "nothing where calls may come": (answer_of(CALLS), "", [], "end_turn"),
+    "a call": (answer_of(CALLS), CALL, [used(0)], "tool_use"),
+    "text and calls": (
+        answer_of(CALLS),
+        f"Yes.\n{CALL}\n{CALL}",
+        [TEXT_BLOCK, used(0), used(1)],
+        "tool_use",
+    ),
+    "thinking": (answer_of(THINKING), f"{THOUGHT}Yes.", [THINKING_BLOCK, TEXT_BLOCK], "end_turn"),
+    "thinking and a call": (
+        answer_of(THINKING_CALLS),
+        THOUGHT + CALL,
+        [THINKING_BLOCK, used(0)],
+        "tool_use",
+    ),
+    "thinking that the prompt has opened": (
+        answer_of(THINKING, is_open=True),
+        "Hm, hm.</think>Yes.",
+        [THINKING_BLOCK, TEXT_BLOCK],
+        "end_turn",
+    ),
+    "thinking that was not asked for": (
+        answer_of(THINKING, shows=False),
+        f"{THOUGHT}Yes.",
+        [TEXT_BLOCK],
+        "end_turn",
+    ),
+    "thinking that is omitted": (
+        answer_of(THINKING, omits=True),
+        f"{THOUGHT}Yes.",
+        [
+            {
+                "type": "thinking",
+                "thinking": "",
+                "signature": "triolet." + base64.b64encode(b"Hm, hm.").decode(),
+            },
+            TEXT_BLOCK,
+        ],
+        "end_turn",
+    ),
+}
+
+
+@pytest.mark.parametrize("tokens", [None, 1, 3])
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("name", CASES)
+def test_events_add_up_to_the_whole_message(name: str, size: int, tokens: int | None) -> None:
+    answer, text, content, stop_reason = CASES[name]
+    record = recorded(text, size)
+    message = whole(answer, record)
+    assert message == {
+        "id": "msg_00ab",
+        "type": "message",
+        "role": "assistant",
+        "model": "toy",
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 1,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 2,
+            "output_tokens": 9,
+        },
+    }
+    assert message_of(events_of(streamed(answer, record, tokens))) == message
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_comes_behind_any_place_goes_on_with_what_came_before(name: str, size: int) -> None:
+    answer, text, _, _ = CASES[name]
+    record = recorded(text, size)
+    undisturbed = message_of(events_of(streamed(answer, record, None)))
+    for count in range(len(record.choices[0].token_ids) + 1):
+        first = CompletionCursor(record, answer, includes_usage=True)
+        data = first.take(count) if count else b""
+        second = CompletionCursor(record, answer, includes_usage=True)
+        if first.is_done:
+            break
+        second.go_behind(first.position)
+        data += second.take()
+        assert message_of(events_of(data)) == undisturbed
+
+
+ENDS: list[tuple[FinishReason, str | None, int, str]] = [
+    (FinishReason.STOP, None, 9, "end_turn"),
+    (FinishReason.STOP, "END", 9, "stop_sequence"),
+    (FinishReason.LENGTH, None, 9, "max_tokens"),
+    (FinishReason.LENGTH, None, 5, "model_context_window_exceeded"),
+    (FinishReason.DEADLINE, None, 5, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("reason", "stop", "tokens", "word"), ENDS)
+def test_reasons_of_the_end(reason: FinishReason, stop: str | None, tokens: int, word: str) -> None:
+    record = recorded("a" * tokens, 1, reason, stop)
+    message = whole(answer_of(TEXT_ALONE), record)
+    assert (message["stop_reason"], message["stop_sequence"]) == (word, stop)
+
+
+def test_a_call_that_was_cut_has_no_arguments() -> None:
+    record = recorded(CALL[:45], 9, FinishReason.LENGTH)
+    message = whole(answer_of(CALLS), record)
+    assert message["content"][0]["input"] == {}
+    assert message["stop_reason"] == "model_context_window_exceeded"
+
+
+def test_a_forced_call_ends_the_turn_for_its_result() -> None:
+    answer = answer_of(CALLS)
+    use = answer.request.tools
+    choice = attrs.evolve(use.choice, choice=ToolChoice.REQUIRED, name="f")
+    request = attrs.evolve(answer.request, tools=attrs.evolve(use, choice=choice))
+    message = whole(attrs.evolve(answer, request=request), recorded(CALL, 1000))
+    assert message["stop_reason"] == "tool_use"
+
+
+def test_reasoning_tokens_are_thinking_tokens() -> None:
+    record = recorded("Yes.", 1)
+    choices = [each.whole() for each in record.choices]
+    usage: Any = answer_of(THINKING).whole(choices, Usage(3, 9, 0, 4))["usage"]
+    assert usage["output_tokens_details"] == {"thinking_tokens": 4}
+
+
+def test_a_failure_is_an_error_event() -> None:
+    record = CompletionRecord([ChoiceRecord(0, AnsweredPrompt([7]))])
+    record.end(internal_error())
+    *_, last = events_of(streamed(answer_of(TEXT_ALONE), record, None))
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+    assert last["error"]["code"] == "internal_error"
+
+
+PIECES = st.sampled_from(
+    ["a", " ", "\n", "<think>", "</think>", CALL, "<tool_call>", "</tool_call>", '{"', "}", "é"]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.integers(1, 9), st.booleans())
+def test_whatever_a_model_writes_the_events_are_in_order(text: str, size: int, omits: bool) -> None:
+    answer, record = answer_of(THINKING_CALLS, omits=omits), recorded(text, size)
+    assert message_of(events_of(streamed(answer, record, 1))) == whole(answer, record)

@@ -1,0 +1,159 @@
+"""Models of each family below the real engine: tools and reasoning through HTTP, from a folder.
+
+The models are scripted (`scripted_models`): their weights make them say what a strong one would.
+The chat templates are ours, to the families' documented formats, and the families' own.
+"""
+
+import json
+import pathlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+
+from triolet.api.application import Application
+from triolet.fuzz.doubles.bed import open_bed
+
+from ...runtime.scripted_models import scripted_model
+from ...runtime.text.originals import needs_originals, original
+from ..chunks import frames_of
+from ..fakes import HttpClient, open_client, open_responses
+
+TEMPLATES = pathlib.Path(__file__).parents[2] / "runtime" / "text" / "templates"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION = {"name": "get_weather", "parameters": CITY}
+ASKED: dict[str, Any] = {
+    "temperature": 0,
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+TOOLS = {"tools": [{"type": "function", "function": FUNCTION}]}
+SAID = {
+    "input": "hi",
+    "temperature": 0,
+    "max_output_tokens": 64,
+    "tools": [{"type": "function", **FUNCTION}],
+}
+HM = "The user wants the weather."
+
+
+@attrs.frozen
+class Family:
+    """What its model writes before and as a call, in tokens; some are special ones."""
+
+    template: str
+    reasoning: Sequence[str]
+    call: Sequence[str]
+    specials: Sequence[str] = ()
+
+    @property
+    def script(self) -> list[str]:
+        return [*self.reasoning, *self.call]
+
+
+THINK = ["<think>", "\nThe user ", "wants the", " weather.", "</think>"]
+OSLO = ['{"city": ', '"Os', 'lo"', "}"]
+HERMES = ["<tool_call>", '\n{"name": "get_', 'weather", ', '"arguments": ', *OSLO, "}\n"]
+CODER = ["<tool_call>", "\n<function=", "get_weather", ">\n<para", "meter=city>\n", "Os", "lo"]
+THINK_MISTRAL = ["[THINK]", "The user ", "wants the", " weather.", "[/THINK]"]
+MISTRAL = ["[TOOL_CALLS]", "get_", "weather", "[ARGS]", *OSLO]
+MISTRAL_LIST = ["[TOOL_CALLS]", '[{"name": ', '"get_weather', '", "arguments": ', *OSLO, "}]"]
+LLAMA = ['{"name": "', 'get_weather"', ', "para', 'meters": ', *OSLO, "} "]
+CHANNELS = ("<|channel|>", "<|constrain|>", "<|message|>")
+HARMONY = [CHANNELS[0], "commentary to=", "functions.get_weather ", CHANNELS[1], "json"]
+FAMILIES = {
+    "hermes": Family("hermes", THINK, [*HERMES, "</tool_call>"]),
+    "qwen3_coder": Family(
+        "qwen3_coder", (), [*CODER, "\n</para", "meter>\n", "</function>\n", "</tool_call>"]
+    ),
+    "llama3": Family("llama3", (), LLAMA),
+    "mistral_list": Family("mistral_list", (), MISTRAL_LIST, ["[TOOL_CALLS]"]),
+    "mistral": Family(
+        "mistral", THINK_MISTRAL, MISTRAL, ["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]"]
+    ),
+    "gpt_oss": Family("gpt_oss", (), [*HARMONY, CHANNELS[2], *OSLO], CHANNELS),
+}
+
+
+# A model folder as its family's is: the original template, some of which open the reasoning.
+ORIGINALS = {
+    "qwen3": FAMILIES["hermes"],
+    "qwen3_5_think": attrs.evolve(FAMILIES["qwen3_coder"], reasoning=THINK[1:]),
+    "nemotron_3_nano": attrs.evolve(FAMILIES["qwen3_coder"], reasoning=THINK[1:]),
+    "llama3_1": FAMILIES["llama3"],
+    "mistral_v3": FAMILIES["mistral_list"],
+    "mistral_v13": FAMILIES["mistral"],
+    "gptoss": FAMILIES["gpt_oss"],
+}
+
+
+def template_of(family: Family) -> str:
+    return (TEMPLATES / f"{family.template}.jinja").read_text()
+
+
+@asynccontextmanager
+async def serving(folder: pathlib.Path, family: Family, template: str) -> AsyncIterator[HttpClient]:
+    scripted_model(folder, template, family.script, specials=family.specials)
+    async with open_bed(folder, executor="native", kv_blocks=256) as bed:
+        application = Application(bed.frontend)
+        async with open_responses(application), open_client(application) as client:
+            yield client
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_comes_back_as_one(name: str, choice: str, tmp_path: pathlib.Path) -> None:
+    family = FAMILIES[name]
+    await check_a_call(tmp_path, family, template_of(family), choice)
+
+
+@needs_originals
+@pytest.mark.parametrize("name", ORIGINALS)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_comes_back_below_the_original_template(
+    name: str, choice: str, tmp_path: pathlib.Path
+) -> None:
+    await check_a_call(tmp_path, ORIGINALS[name], original(name), choice)
+
+
+async def check_a_call(folder: pathlib.Path, family: Family, template: str, choice: str) -> None:
+    body: dict[str, Any] = {**ASKED, **TOOLS, "tool_choice": choice}
+    async with serving(folder, family, template) as client:
+        whole = (await client.request("POST", "/v1/chat/completions", body)).json
+        answer = await client.request("POST", "/v1/chat/completions", {**body, "stream": True})
+        body = {**SAID, "tool_choice": choice}
+        response = (await client.request("POST", "/v1/responses", body)).json
+        turn = whole["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "Rain."}
+        messages = [*ASKED["messages"], turn, result]
+        body = {**ASKED, **TOOLS, "messages": messages, "tool_choice": "none", "max_tokens": 1}
+        assert (await client.request("POST", "/v1/chat/completions", body)).status == 200
+    item = response["output"][-1]
+    assert (item["type"], item["status"], item["name"]) == (
+        "function_call",
+        "completed",
+        "get_weather",
+    )
+    assert json.loads(item["arguments"]) == {"city": "Oslo"}
+    thoughts = [each for each in response["output"] if each["type"] == "reasoning"]
+    assert [part["text"] for each in thoughts for part in each["content"]] == (
+        [HM] if family.reasoning else []
+    )
+    (given,) = whole["choices"]
+    (call,) = given["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
+    assert (given["finish_reason"], given["message"]["content"]) == ("tool_calls", None)
+    deltas = [
+        chunk["choices"][0]["delta"] for _, chunk in frames_of(answer.body) if chunk != "[DONE]"
+    ]
+    calls = [part["function"] for delta in deltas for part in delta.get("tool_calls", [])]
+    assert "".join(part["arguments"] for part in calls) == call["function"]["arguments"]
+    assert not any(delta.get("content") for delta in deltas)
+    if family.reasoning:
+        assert given["message"]["reasoning_content"] == HM
+        assert "".join(delta.get("reasoning", "") for delta in deltas) == HM
+        details = whole["usage"]["completion_tokens_details"]
+        assert details["reasoning_tokens"] == len(family.reasoning)
