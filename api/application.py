@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
+import msgspec
 import trio
 
 from ..runtime.frontend.admission import ignore_load
@@ -17,22 +18,29 @@ from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
 from ..runtime.journal.journal import Journal
 from ..runtime.messages import ForeignCall, ForeignVerb
-from ..runtime.text.tool_calls import has_tool_calls
+from ..runtime.text.answer_format import AnswerFormat
+from .access_log import AccessLog
 from .completions.order import SURFACE as COMPLETIONS
+from .completions.order import is_completion
 from .completions.service import CompletionService
 from .counters import ApiCounters
 from .errors import draining
 from .http.access import Authentication, OriginPolicy
 from .http.connection import HttpConnection
+from .http.held import NO_SLOT, HeldSlots
+from .http.keep_alive import KeepAlive
 from .metrics import Metrics
 from .openai.response_id import IdSource
+from .responses.executions import ExecutionCall
 from .responses.foreign import ForeignResponses, RootCalls
 from .responses.keyed import KeyedRequests
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .responses.verbs import carry_out
-from .settings import LOCAL, InputBudget, ServeSettings
+from .schema.fields import JsonObject
+from .settings import LOCAL, MemoryBudget, ServeSettings
 from .totals import Totals
+from .viewers import Viewers
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0
@@ -49,14 +57,20 @@ class Application:
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
     # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
+    # Who watches the server by this frontend.
+    viewers: Viewers = attrs.field(factory=Viewers)
     # What a successor of this frontend finds; None: nothing.
     journal: Journal | None = None
+    # Why there is none, though there should be one.
+    journal_fault: str = ""
+    # Where connections are held for a successor; None: they end with this process.
+    slots: HeldSlots | None = None
     # {rank: why} of this server's frontends that are given up.
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     store: ResponseStore = attrs.field(init=False)
-    inputs: InputBudget = attrs.field(init=False)
+    inputs: MemoryBudget = attrs.field(init=False)
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
     keyed: KeyedRequests = attrs.field(init=False)
@@ -65,13 +79,17 @@ class Application:
     # The counters of all frontends of this server, with ours.
     totals: Totals = attrs.field(init=False)
     metrics: Metrics = attrs.field(init=False)
-    # Whether the model's template shows tools, so that their calls can be read.
-    has_tools: bool = attrs.field(init=False)
+    keep_alive: KeepAlive = attrs.field(init=False)
+    access_log: AccessLog = attrs.field(init=False)
+    # In which the model answers: reasoning, calls of tools, text.
+    answer_format: AnswerFormat = attrs.field(init=False)
 
     # Called whenever a connection came or went.
     on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
-    # When requests in flight are cut, by trio's clock; set once the drain has begun.
+    # When requests in flight are cut, by trio's clock; set once the drain has begun. Those of one
+    # that hands over are not cut here: its process is ended then.
     drain_deadline: float | None = attrs.field(default=None, init=False)
+    hands_over: bool = attrs.field(default=False, init=False)
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     # One scope for each connection, by which a drain ends those that outstay the grace.
     _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
@@ -84,15 +102,16 @@ class Application:
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
-        template = self.generator.tokenizer_info().get("chat_template")
-        self.has_tools = has_tool_calls(template if isinstance(template, str) else None)
+        info = self.generator.tokenizer_info()
+        self.answer_format = AnswerFormat.of(info, settings.reasoning_parser)
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
-        self.inputs = InputBudget(settings.limits.input_bytes_max)
-        self.ids = IdSource(self.foreign.rank)
+        self.inputs = MemoryBudget(settings.limits.input_bytes_max)
+        self.ids = IdSource(self.foreign.home)
         epoch = self.foreign.epoch
         self.store = ResponseStore(settings.limits, self._note_change, self.journal, epoch)
-        self.keyed = KeyedRequests(self.foreign, self.store)
+        self.foreign.carry_out = self.carry_out
+        self.keyed = KeyedRequests(self.foreign)
         self.responses = ResponseService(
             self.generator,
             settings,
@@ -100,7 +119,7 @@ class Application:
             self.foreign,
             self.ids,
             self.check_accepting,
-            self.has_tools,
+            self.answer_format,
         )
         self.completions = CompletionService(
             self.generator,
@@ -109,12 +128,31 @@ class Application:
             self.ids,
             self.check_accepting,
             self.responses.start,
-            self._note_change,
-            self.has_tools,
-            self.journal,
+            self.store,
+            self.answer_format,
         )
         self.totals = Totals(self.generator, self.counters)
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
+        self.keep_alive = KeepAlive(settings.sse_keep_alive_s)
+        self.access_log = AccessLog(settings.access_log)
+
+    @property
+    def model_names(self) -> list[str]:
+        """All names that clients may call the model; the first is in answers."""
+        return list(dict.fromkeys((self.generator.model_name, *self.settings.served_model_names)))
+
+    def with_model_name(self, values: JsonObject) -> JsonObject:
+        """A body, with the model's first name in the place of another one that it has."""
+        named = values.get("model")
+        if not isinstance(named, str) or named not in self.settings.served_model_names:
+            return values
+        return {**values, "model": self.generator.model_name}
+
+    @property
+    def degraded(self) -> list[str]:
+        """What does not hold that was promised, while work is taken."""
+        fault = self.journal_fault or (self.journal.failure if self.journal is not None else "")
+        return [f"streams end with their frontend, as its journal failed: {fault}"] if fault else []
 
     @property
     def is_draining(self) -> bool:
@@ -128,6 +166,12 @@ class Application:
         return len(self._connections) >= limits.connections_max or (
             is_one_full and address != LOCAL
         )
+
+    def handle_closed(self, slot: int) -> None:
+        """A connection with this slot, if it has one, is closed here."""
+        if self.slots is not None and slot != NO_SLOT:
+            self.slots.on_ended(slot)
+            self.on_load()
 
     def count_refused(self) -> None:
         """A connection was refused at a limit."""
@@ -144,7 +188,8 @@ class Application:
 
         A reader that was cut off finds it for `keep_s`. Cancelled meanwhile: all is aborted.
         """
-        self.store.adopted_keep_s = self.completions.adopted_keep_s = keep_s
+        self.store.adopted_until_s = trio.current_time() + keep_s
+        self.store.adopted_keep_s = keep_s
         of_completions, others = list[AdoptedStream](), list[AdoptedStream]()
         for stream in streams:
             is_one = stream.admission.surface == COMPLETIONS
@@ -153,10 +198,13 @@ class Application:
         await self.completions.adopt(of_completions)
 
     async def carry_out(self, call: ForeignCall) -> Any:
-        """Do what another frontend asks for. Raises `ApiError`."""
+        """Do what another frontend asks for, or this one. Raises `ApiError`."""
         asked, after = (call.response_id, call.principal), call.starting_after
         if call.verb is ForeignVerb.CHUNKS:
             return await self.completions.read_batch(*asked, None if after is None else str(after))
+        if call.verb is ForeignVerb.EXECUTION and is_completion(call.response_id):
+            execution = msgspec.json.decode(call.text, type=ExecutionCall)
+            return await self.completions.look_up(*asked, execution)
         number = None if after is None else int(after)
         given = (self.store, call.verb, *asked)
         return await carry_out(*given, starting_after=number, text=call.text)
@@ -204,18 +252,20 @@ class Application:
             scope.deadline = math.inf
             self._idle.remove(scope)
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, *, hands_over: bool = False) -> None:
         """Refuse new work, let what is in flight end within the grace, then cut it.
 
-        Returns when no connection and no response is left. `/ready` answers 503 from the first
-        moment. Idempotent; a second call may shorten the grace. Cancelled: the drain stays begun.
+        One that `hands_over` leaves it to the successor, which goes on with it. Returns when no
+        connection and no response is left. `/ready` answers 503 from the first moment. Idempotent;
+        a second call may shorten the grace, and cut. Cancelled: the drain stays begun.
         """
         deadline = trio.current_time() + grace_s
         self.drain_deadline = min(deadline, self.drain_deadline or deadline)
+        self.hands_over = hands_over
         self._drain_begun.set()
         for scope in list(self._idle):
             scope.cancel(DRAIN_REASON)
-        with trio.move_on_at(self.drain_deadline + CLOSE_S):
+        with trio.move_on_at(math.inf if hands_over else self.drain_deadline + CLOSE_S):
             await self._wait_idle()
         for scope in list(self._connections):
             scope.cancel("the drain's grace is over")
@@ -248,6 +298,10 @@ class Call:
     # What stands in the path for `{id}`, and behind the path.
     resource_id: str = ""
     query: str = ""
+
+    async def read_body(self) -> JsonObject:
+        """Its JSON body, as tables read it. Raises `ApiError`."""
+        return self.application.with_model_name(await self.connection.read_json())
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by its lower-case name."""

@@ -28,9 +28,15 @@ class ApiCounters:
     connections: int = 0
     connections_refused: int = 0
     connections_failed: int = 0
+    # Begun by a life of this frontend before, and gone on with; or cut, as that could not be.
+    connections_taken_over: int = 0
+    connections_lost: int = 0
     sockets_active: int = gauge()
     sockets: int = 0
     deltas_merged: int = 0
+    # Of traces: those that a collector took, and those that were lost.
+    spans: int = 0
+    spans_dropped: int = 0
     # {(method, route, status): answers}; routes are those of the table, so it is bounded.
     answers: Counter[tuple[str, str, int]] = attrs.field(factory=Counter)
 

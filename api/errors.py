@@ -11,15 +11,16 @@ import math
 import attrs
 
 from ..engine.errors import EngineError, InvalidParameter, InvalidRequest, PromptTooLong
-from ..runtime.errors import NoEngine, Overloaded, RequestFailed
+from ..runtime.errors import NoEngine, Overloaded, PromptRefused, RequestFailed
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 # An engine restart takes seconds; a client that comes back earlier only meets the next refusal.
 RETRY_AFTER_ENGINE_S = 2.0
-# What answers of a status must have (RFC 9110, 11.6.1 and 15.5.22; RFC 6455, 4.4).
+# What answers of a status must have (RFC 9110, 11.6.1 and 15.5.22; RFC 6455, 4.4). Claude Code
+# sends a refused key again and again unless a header of its SDK says that it is of no use.
 _STATUS_HEADERS = {
-    401: (("www-authenticate", "Bearer"),),
+    401: (("www-authenticate", "Bearer"), ("x-should-retry", "false")),
     426: (("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-version", "13")),
 }
 # Of an engine's own sentence; enough for a reason, too little for a dump.
@@ -130,11 +131,12 @@ def to_api_error(error: Exception, names: dict[str, str] | None = None) -> ApiEr
     match error:
         case ApiError():
             return error
-        case PromptTooLong():
-            return ApiError(400, str(error), error.code)
+        case PromptTooLong() | PromptRefused():
+            return ApiError(
+                400, str(error), error.code, param=(names or {}).get("prompt", "prompt")
+            )
         case InvalidParameter(parameter=parameter, reason=reason):
-            name = (names or {}).get(parameter, parameter)
-            return ApiError(400, f"{name} {reason}", error.code, param=name)
+            return bad_field((names or {}).get(parameter, parameter), reason, error.code)
         case InvalidRequest():
             return ApiError(400, str(error), error.code)
         case Overloaded():

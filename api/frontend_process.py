@@ -4,7 +4,6 @@ Composition only: the runtime's machines behind the application's routes. Connec
 descriptors over the control socket, engines' addresses by membership.
 """
 
-import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,15 +20,12 @@ from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import settle_heap
 from ..nurseries.processes.progress_page import open_slot
+from ..nurseries.processes.title import set_title
+from ..nurseries.processes.watched import Watch, WatchedProcess
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
-from ..runtime.config import JournalSettings
-from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
-from ..runtime.frontend.frontend import Frontend
-from ..runtime.journal.journal import Journal, open_journal
-from ..runtime.journal.records import JournalUnreadable
-from ..runtime.journal.writer import JournalLimits
+from ..runtime.frontend.watched_frontend import WatchedFrontend
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -40,22 +36,26 @@ from ..runtime.messages import (
     FrontendLoad,
     FrontendReady,
     FrontendStates,
+    HandOver,
+    HomeHosted,
+    HostHome,
     PassConnection,
     RootReply,
+    ServerNews,
 )
-from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.codec import MalformedMessage
 from ..transports.control.channel import ControlChannel
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
 from ..transports.control.passed_fds import close_fds
 from ..transports.links.channel import Peer
-from .application import Application
+from .frontend_home import FrontendHome, HomeOpener
 from .responses.foreign import ForeignResponses, RootCalls
-from .serving.server import QueueSource, open_queue_source, serve_connections
+from .serving.server import serve_connections
 from .settings import settings_of_text
+from .throughput import ThroughputLog
+from .viewers import Viewers
 
-logger = logging.getLogger(__name__)
 # The root balances by these reports; between two of them it counts what it passed itself.
 LOAD_PERIOD_S = 0.02
 
@@ -63,78 +63,49 @@ LOAD_PERIOD_S = 0.02
 async def main(child: ChildFds) -> None:
     """Run one frontend until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+    set_title("frontend, waiting")
     handshake = await perform_child_handshake(control, "frontend")
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+    set_title(f"frontend {init.rank}")
     settings = settings_of_text(init.settings)
     await handshake.progress("load tokenizer", 0.0)
     try:
         inputs = InputProcessor.load(settings.runtime)
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
-    home = Peer("frontend", init.rank, init.term)
-    name = f"frontend {home.rank}"
-    page_fd = handshake.fds[0] if handshake.fds else None
-    counters_fd = handshake.fds[-1] if len(handshake.fds) > 1 else None
-    async with (
-        open_log(settings.runtime.logs, process=name, epoch=init.epoch),
-        open_frontend_hub(init.run_id, home) as channel,
-    ):
-        frontend = make_frontend(
-            Frontend, settings.runtime, channel, inputs, term=home.epoch, rank=home.rank
-        )
+    opener = HomeOpener(run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs)
+    fds = dict(zip(init.descriptors, handshake.fds, strict=False))
+    name = f"frontend {init.rank}"
+    async with open_log(settings.runtime.logs, process=name, epoch=init.epoch):
         # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
-        with open_slot(page_fd, 0), ExitStack() as owned:
-            close_fds(handshake.fds[:1])
-            owned.callback(close_fds, handshake.fds[1:])
-            journal = _enter_journal(
-                owned, handshake.fds[1:-1], init.term, settings.runtime.journal
+        with open_slot(fds.get("progress"), 0), ExitStack() as owned:
+            owned.callback(close_fds, handshake.fds)
+            me = Peer("frontend", init.home, init.term)
+            count, send = settings.runtime.frontends, control.send
+            foreign = ForeignResponses(init.home, count, init.epoch, send)
+            calls, viewers = RootCalls(send), Viewers(send)
+            opening = opener.open(
+                *(me, fds, init.engines),
+                foreign=foreign,
+                root=calls,
+                viewers=viewers,
+                died_ns=init.died_ns,
             )
-            frontend.client.journal, frontend.client.is_rebuilding = journal, True
-            frontend.client.apply_membership(init.engines)
-            adopted = [] if journal is None else adopt_streams(frontend, journal)
-            frontend.client.handle_rebuilt()
-            application = Application(
-                frontend,
-                settings.serve,
-                ForeignResponses(init.rank, settings.runtime.frontends, init.epoch, control.send),
-                RootCalls(control.send),
-                journal,
-            )
-            async with (
-                application.totals.open_page(counters_fd, init.rank),
-                open_frontend_services(channel, frontend.client),
-                open_queue_source() as source,
-            ):
-                input_endpoint, output_endpoint = channel.endpoints
+            async with opening as home:
+                input_endpoint, output_endpoint = home.endpoints
                 where = FrontendReady(
-                    input_endpoint=input_endpoint, output_endpoint=output_endpoint
+                    input_endpoint=input_endpoint,
+                    output_endpoint=output_endpoint,
+                    has_slots=home.application.slots is not None,
                 )
-                process = FrontendProcess(init, control, frontend, application, source, adopted)
-                await process.run(handshake, where)
-
-
-def _enter_journal(
-    owned: ExitStack, fds: Sequence[int], term: int, settings: JournalSettings
-) -> Journal | None:
-    """The journal in this memory, until the stack is left; None without.
-
-    One that cannot be used is left alone: streams go on without.
-    """
-    if not fds:
-        return None
-    limits = JournalLimits(bytes_max=settings.bytes_max)
-    try:
-        return owned.enter_context(open_journal(fds[0], term, limits))
-    except (JournalUnreadable, OSError) as error:
-        logger.error("the journal of this frontend cannot be used: %s", error)
-        return None
+                await FrontendProcess(init, control, home, opener).run(handshake, where)
 
 
 @attrs.define(eq=False)
 class LoadReports:
     """Reports to the root how busy this frontend is: on change and never otherwise.
 
-    `look` gives the counts of this moment, `send` takes a report to the root. A burst of changes is
+    `look` takes the counts of this moment, `send` takes a report to the root. A burst of changes is
     one report, so an idle frontend sleeps.
     """
 
@@ -156,7 +127,7 @@ class LoadReports:
         while True:
             self._changed = trio.Event()
             load = self.look()
-            if load != sent:
+            if load.ended or load != sent:
                 await self.send(load)
                 sent = load
                 await trio.sleep(LOAD_PERIOD_S)
@@ -181,22 +152,30 @@ class LoadReports:
 
 @attrs.define(eq=False)
 class FrontendProcess:
-    """What this process is made of."""
+    """What this process is made of: its own home, and those that it goes on with as a guest's host.
+
+    Connections come to its own one alone; what is in the others is read by way of the root.
+    """
 
     init: FrontendInit
     control: ControlChannel
-    frontend: Frontend
-    application: Application
-    source: QueueSource
-    # Streams of the life before this one.
-    adopted: list[AdoptedStream] = attrs.field(factory=list)
+    home: FrontendHome
+    # None where no home can be left to it.
+    opener: HomeOpener | None = None
+    # {number: home}, without its own.
+    _guests: dict[int, FrontendHome] = attrs.field(factory=dict, init=False)
     _reports: LoadReports = attrs.field(init=False)
+    _watched: WatchedProcess = attrs.field(init=False)
     # Connections that were passed to us and whose descriptor was lost on the way.
     _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
-        self.application.on_load = self.frontend.on_load = self._handle_change
+        self._watched = WatchedProcess(
+            WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),
+            self.control.send,
+        )
+        self._watch(self.home)
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled.
@@ -204,28 +183,43 @@ class FrontendProcess:
         Raises `ServiceEnded` if one of the tasks ends: a frontend without it would be silent or
         deaf, which is worse than dead.
         """
-        serve = partial(serve_connections, self.source, self.application)
+        home = self.home
+        serve = partial(serve_connections, home.source, home.application)
+        client = home.frontend.client
         engines_changed = partial(
-            self._reports.watch, lambda: self.frontend.client.engines_changed, "the engines"
+            self._reports.watch, lambda: client.engines_changed, "the engines"
         )
+        throughput = ThroughputLog(
+            home.frontend,
+            home.application.settings.throughput_log_s,
+            home.application.totals.is_first,
+        )
+        home.source.hold()
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
-            keep_s = self.frontend.settings.journal.adopted_keep_s
-            await self.application.adopt(self.adopted, keep_s)
-            settle_heap()
+            # Now engines link, and the RESYNCs go out: they must not wait for the API's part of it.
             await handshake.ready(msgspec.msgpack.encode(ready))
             if self.init.draining:
-                self._start_drain(nursery)
+                self._start_drain(nursery, home)
             async with (
                 # Before the first report: an engine that came between the two would be missed.
                 open_service(engines_changed, name="engines-changed"),
                 open_service(self._reports.run, name="load-reports"),
+                open_service(self._watched.run, name="watched"),
+                open_service(home.application.viewers.run, name="viewers"),
+                open_service(throughput.run, name="throughput-log"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
+                await home.adopt()
+                settle_heap()
+                home.source.let_in()
                 await trio.sleep_forever()
+
+    def _watch(self, home: FrontendHome) -> None:
+        home.application.on_load = home.frontend.on_load = self._handle_change
 
     def _handle_change(self) -> None:
         self._reports.changed()
-        self.application.totals.changed()
+        self.home.application.totals.changed()
 
     def load(self) -> FrontendLoad:
         """What the root balances by.
@@ -233,13 +227,19 @@ class FrontendProcess:
         A connection counts as received once it is open (or refused, or lost): between the two it
         would be neither under way nor open, and a drain that began then would not wait for it.
         """
-        counters = self.application.counters
+        home = self.home
+        counters = home.application.counters
+        ended, home.ended[:] = home.ended[:], []
         return FrontendLoad(
             open_connections=counters.connections_active,
-            open_streams=self.frontend.admission.active_requests,
+            open_streams=sum(each.frontend.admission.active_requests for each in self._homes()),
             connections_received=counters.connections + counters.connections_refused + self._lost,
-            engines_ready=len(self.frontend.client.balancer.engines),
+            engines_ready=len(home.frontend.client.balancer.engines),
+            ended=ended,
         )
+
+    def _homes(self) -> list[FrontendHome]:
+        return [self.home, *self._guests.values()]
 
     async def _run_control(
         self,
@@ -259,63 +259,119 @@ class FrontendProcess:
             except MalformedMessage as error:
                 # Logged and counted by the channel; who waits for an answer has a deadline.
                 if isinstance(error.known, PassConnection):
-                    self._take_connection([])
+                    self._take_connection(error.known, [])
                 continue
             match message:
                 case PassConnection():
-                    self._take_connection(fds)
+                    self._take_connection(message, fds)
+                case HostHome():
+                    nursery.start_soon(self._host, message, fds, name="guest-home")
                 case EngineMembership():
-                    self.frontend.client.apply_membership(message)
+                    for home in self._homes():
+                        home.frontend.client.apply_membership(message)
                     self._handle_change()
                 case FrontendStates(failed=failed):
-                    self.application.failed_frontends = failed
-                    self.application.foreign.handle_frontends(message)
-                case Drain():
-                    self._start_drain(nursery)
+                    self.home.application.failed_frontends = failed
+                    self.home.application.metrics.frontend_restarts = message.restarts
+                    self.home.application.foreign.handle_frontends(message)
+                case Drain() | HandOver():
+                    for home in self._homes():
+                        hands_over = isinstance(message, HandOver)
+                        self._start_drain(nursery, home, hands_over=hands_over)
                 case ForeignCall():
-                    answer = self.application.foreign.answer
-                    carry_out = self.application.carry_out
-                    nursery.start_soon(answer, message, carry_out, name="foreign-call")
+                    self._answer(nursery, message)
                 case ForeignReply():
-                    self.application.foreign.handle_reply(message)
+                    self.home.application.foreign.handle_reply(message)
                 case RootReply():
-                    self.application.root.handle_reply(message)
+                    self.home.application.root.handle_reply(message)
+                case Watch():
+                    self._watched.handle_watch(message)
+                case ServerNews():
+                    self.home.application.viewers.handle_news(message)
                 case TreeRequest(call_id=call_id):
                     await self.control.send(TreeReply(call_id, self._tree_text()))
                 case _:
                     raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    def _start_drain(self, nursery: trio.Nursery) -> None:
-        self.frontend.drain()
-        grace_s = self.frontend.settings.times.grace_s
-        nursery.start_soon(self.application.drain, grace_s, name="drain")
+    def _answer(self, nursery: trio.Nursery, call: ForeignCall) -> None:
+        asked = [home for home in self._homes() if home.number == call.frontend]
+        answer = self.home.application.foreign.answer
+        for home in asked:  # one, or none that we have (any more)
+            nursery.start_soon(answer, call, home.carry_out, name="foreign-call")
 
-    def _take_connection(self, fds: Sequence[int]) -> None:
+    async def _host(self, order: HostHome, fds: Sequence[int]) -> None:
+        """Task: go on with a home beside our own, until cancelled.
+
+        Its clients come back by other connections. What fails in it fails this process: the root
+        counts that.
+        """
+        assert self.opener is not None, "the root asks processes that it has started"
+        own = self.home.frontend
+        foreign = ForeignResponses(order.home, own.settings.frontends, order.term)
+        me, named = (
+            Peer("frontend", order.home, order.term),
+            dict(zip(order.descriptors, fds, strict=False)),
+        )
+        engines = own.client.engines.membership
+        try:
+            given = (me, named, engines)
+            opening = self.opener.open(*given, foreign=foreign, root=RootCalls(), viewers=Viewers())
+            async with opening as home, trio.open_nursery() as nursery:
+                self._guests[home.number] = home
+                self._watch(home)
+                self.home.application.totals.guests.append(home.application.totals)
+                serve = partial(serve_connections, home.source, home.application)
+                async with open_service(serve, name="guest-connections"):
+                    await home.adopt()
+                    if self.home.application.is_draining:
+                        hands_over = self.home.application.hands_over
+                        self._start_drain(nursery, home, hands_over=hands_over)
+                    await self.control.send(HomeHosted(order.home, order.term, *home.endpoints))
+                    await trio.sleep_forever()
+        finally:
+            self._guests.pop(order.home, None)
+            close_fds(fds)
+
+    def _start_drain(
+        self, nursery: trio.Nursery, home: FrontendHome, *, hands_over: bool = False
+    ) -> None:
+        home.frontend.drain()
+        drain = partial(home.drain, hands_over=hands_over)
+        nursery.start_soon(drain, name="drain")
+
+    def _take_connection(self, passed: PassConnection, fds: Sequence[int]) -> None:
         close_fds(fds[1:])
+        application = self.home.application
         if not fds:  # no room for its descriptor, here or at the root: its client sees the end
             self._lost += 1
+            application.handle_closed(passed.slot)
             self._reports.changed()
             return
-        connection = socket.socket(fileno=fds[0])
-        if not self.source.put_nowait(connection):
+        connection, taken = socket.socket(fileno=fds[0]), passed.is_taken_over
+        if not self.home.source.put_nowait(connection, passed.slot, is_taken_over=taken):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
             # try again, and the root's orders are still heard.
-            self.application.count_refused()
             connection.close()
+            application.handle_closed(passed.slot)
+            application.count_refused()
 
     def _tree_text(self) -> str:
-        tree = ProcessTree(
-            f"frontend {self.init.rank}",
-            os.getpid(),
-            facts={
-                "epoch": self.init.epoch,
-                "engines": len(self.frontend.client.balancer.engines),
-                "connections": self.application.counters.connections_active,
-                "requests": self.frontend.admission.active_requests,
-            },
-            tasks=task_tree(),
-        )
+        facts: dict[str, str | int] = {"epoch": self.init.epoch, **self._facts()}
+        if self._guests:
+            facts["homes of others"] = ", ".join(map(str, sorted(self._guests)))
+        tree = ProcessTree(self._name, os.getpid(), facts=facts, tasks=task_tree())
         return msgspec.json.encode(tree).decode()
+
+    @property
+    def _name(self) -> str:
+        return f"frontend {self.init.rank}"
+
+    def _facts(self) -> dict[str, int]:
+        return {
+            "engines": len(self.home.frontend.client.balancer.engines),
+            "connections": self.home.application.counters.connections_active,
+            "requests": sum(each.frontend.admission.active_requests for each in self._homes()),
+        }
 
 
 if __name__ == "__main__":

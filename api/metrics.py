@@ -4,6 +4,8 @@ An own registry and one collector that reads snapshots when asked, so that count
 addition on the hot path and nothing is global.
 """
 
+import platform
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -17,11 +19,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from .. import __version__
 from ..engine.messages import EngineStatistics
 from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
-from ..runtime.frontend.ledger_entry import Latencies
-from ..runtime.messages import EngineState
+from ..runtime.frontend.latencies import Latencies
+from ..runtime.messages import EngineHealth, EngineState, Role
 from .totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,9 +58,18 @@ _OF_FRONTENDS = (
     (_COUNTER, "connections", "connections", "Connections accepted"),
     (_COUNTER, "connections_refused", "connections_refused", "Connections refused at the limit"),
     (_COUNTER, "connections_failed", "connections_failed", "Connections ended by a mistake"),
+    (
+        _COUNTER,
+        "connections_taken_over",
+        "connections_taken_over",
+        "Connections of a dead frontend that went on",
+    ),
+    (_COUNTER, "connections_lost", "connections_lost", "Connections that ended with a frontend"),
     (_COUNTER, "sockets", "websocket_connections", "WebSocket connections accepted"),
     # The writer was behind, or text was to wait.
     (_COUNTER, "deltas_merged", "lane_merged_deltas", "Deltas merged into a later one"),
+    (_COUNTER, "spans", "spans_exported", "Spans of traces that a collector took"),
+    (_COUNTER, "spans_dropped", "spans_dropped", "Spans of traces that were lost"),
     (_GAUGE, "requests_active", "requests_active", "Requests in flight"),
     (_GAUGE, "queued_tokens", "queued_tokens", "Prompt tokens of requests without a first token"),
     (_COUNTER, "requests_total", "requests", "Requests admitted"),
@@ -81,6 +93,18 @@ _OF_FRONTENDS = (
 _BY_LABEL = (
     ("outputs_refused_total", "outputs_refused", "reason", "Engine outputs that were refused"),
     ("link_mishaps_total", "link_mishaps", "kind", "Faults of links to engines, put right"),
+)
+# (field of Latencies, name, help); vLLM calls them the same behind its own prefix.
+_HISTOGRAMS = (
+    ("first_token", "time_to_first_token_seconds", "To the first token"),
+    ("inter_token", "inter_token_latency_seconds", "Between the arrivals of a stream's tokens"),
+    ("per_token", "request_time_per_output_token_seconds", "Average between a request's tokens"),
+    ("whole", "e2e_request_latency_seconds", "To the end of a request"),
+    ("queue", "request_queue_time_seconds", "Until a request is in a step, on the way included"),
+    ("prefill", "request_prefill_time_seconds", "From a request's first step to its first token"),
+    ("decode", "request_decode_time_seconds", "From the first token of a request to its end"),
+    ("prompt_tokens", "request_prompt_tokens", "Length of a prompt"),
+    ("output_tokens", "request_generation_tokens", "Length of an output"),
 )
 # {name: vLLM's}: only what we count with vLLM's meaning, so that its dashboards work unchanged.
 _VLLM_OF_ENGINES = {
@@ -107,6 +131,8 @@ class Metrics(Collector):
     totals: Totals
     # Show the same values under vLLM's names, too.
     with_vllm_names: bool = False
+    # {rank: processes after the first}, as the root says.
+    frontend_restarts: Mapping[int, int] = attrs.field(factory=dict, init=False)
     _registry: CollectorRegistry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -132,17 +158,17 @@ class Metrics(Collector):
         for field, name, label, about in _BY_LABEL:
             counts = [((value,), count) for value, count in values[field].items()]
             yield _family(_COUNTER, PREFIX + name, about, counts, labels=(label,))
-        answers = [
-            ((m, route, str(status)), n) for (m, route, status), n in values["answers"].items()
-        ]
-        labels = ("method", "route", "status")
-        yield _family(_COUNTER, PREFIX + "http_answers", "HTTP answers", answers, labels=labels)
-        yield from _latencies(PREFIX, latencies, {})
+        yield from _answers(total.edge.answers, with_vllm_names=self.with_vllm_names)
+        yield from _histograms(PREFIX, latencies, {})
+        yield _gaps(latencies)
         yield from _engines(statistics.engines, model)
-        yield _engine_states(self.generator)
+        engines = self.generator.health().engines
+        yield _engine_states(engines)
+        yield _restarts(engines, self.frontend_restarts)
+        yield _build_info(self.generator.model_name)
         if model:
             yield _ends(total.runtime, model)
-            yield from _latencies(VLLM_PREFIX, latencies, model)
+            yield from _histograms(VLLM_PREFIX, latencies, model)
 
 
 Kind = type[GaugeMetricFamily | CounterMetricFamily]
@@ -190,10 +216,10 @@ def _engines(
     yield _family(_COUNTER, name, about, aborts, labels=("engine", "steps"))
 
 
-def _engine_states(generator: Generator) -> Metric:
+def _engine_states(engines: Iterable[EngineHealth]) -> Metric:
     states = [
         ((str(engine.rank), state.value), float(engine.state is state))
-        for engine in generator.health().engines
+        for engine in engines
         for state in EngineState
     ]
     about = "1 for the state that the engine is in"
@@ -218,13 +244,52 @@ def _ends(counts: FrontendStatistics, model: dict[str, str]) -> Metric:
     )
 
 
-def _latencies(prefix: str, latencies: Latencies, labels: dict[str, str]) -> Iterator[Metric]:
-    """One family for each distribution; vLLM calls them the same behind its own prefix."""
-    for name, about, histogram in (
-        ("time_to_first_token_seconds", "To the first token", latencies.first_token),
-        ("request_time_per_output_token_seconds", "Average between tokens", latencies.per_token),
-        ("e2e_request_latency_seconds", "To the end of a request", latencies.whole),
-    ):
+def _answers(
+    answers: Mapping[tuple[str, str, int], int], *, with_vllm_names: bool
+) -> Iterator[Metric]:
+    counts = [((m, route, str(status)), n) for (m, route, status), n in answers.items()]
+    labels, about = ("method", "route", "status"), "HTTP answers"
+    yield _family(_COUNTER, PREFIX + "http_answers", about, counts, labels=labels)
+    if with_vllm_names:  # as the instrumentation of its HTTP server counts them
+        classes = Counter[tuple[str, ...]]()
+        for (method, route, status), count in answers.items():
+            classes[route, method, f"{status // 100}xx"] += count
+        labels = ("handler", "method", "status")
+        yield _family(_COUNTER, "http_requests", about, classes.items(), labels=labels)
+
+
+def _histograms(prefix: str, latencies: Latencies, labels: dict[str, str]) -> Iterator[Metric]:
+    histograms = attrs.asdict(latencies, recurse=False)
+    for field, name, about in _HISTOGRAMS:
+        histogram = histograms[field]
         family = HistogramMetricFamily(prefix + name, about, labels=list(labels))
-        family.add_metric(list(labels.values()), histogram.cumulative(), histogram.sum_s)
+        family.add_metric(list(labels.values()), histogram.cumulative(), histogram.sum)
         yield family
+
+
+def _gaps(latencies: Latencies) -> Metric:
+    about = "From the last token before a death to the first one after it, of a stream"
+    family = HistogramMetricFamily(PREFIX + "stream_gap_seconds", about, labels=["cause"])
+    for role, gaps in (
+        (Role.ENGINE, latencies.gaps_of_engines),
+        (Role.FRONTEND, latencies.gaps_of_frontends),
+    ):
+        family.add_metric([role], gaps.cumulative(), gaps.sum)
+    return family
+
+
+def _restarts(engines: Iterable[EngineHealth], frontends: Mapping[int, int]) -> Metric:
+    counts = [((Role.ENGINE, str(engine.rank)), engine.restarts) for engine in engines]
+    counts += [((Role.FRONTEND, str(rank)), count) for rank, count in frontends.items()]
+    about, labels = "Processes that took the place of one that ended", ("role", "rank")
+    return _family(_COUNTER, PREFIX + "restarts", about, counts, labels=labels)
+
+
+def _build_info(model_name: str) -> Metric:
+    facts = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "model_name": model_name,
+    }
+    about = "1, with what is running as labels"
+    return _family(_GAUGE, PREFIX + "build_info", about, [((), 1)], fixed=facts)

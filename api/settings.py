@@ -6,13 +6,14 @@ Times are monotonic seconds.
 
 import ipaddress
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
 import msgspec
 
 from ..engine.config import setting
-from ..runtime.config import WHOLE_MERGE_S, RuntimeSettings
+from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, RuntimeSettings
 
 # What a person still takes for a text that flows; more than a second is no stream.
 MERGE_MS_MAX = 1000
@@ -106,24 +107,24 @@ FREE_BYTES = 64 * 2**10
 
 
 @attrs.define(eq=False)
-class InputBudget:
-    """Memory of request bodies and WebSocket messages that are not whole yet, of all clients.
+class MemoryBudget:
+    """Memory that all connections share, and what they have taken of it together."""
+
+    bytes_max: float = math.inf
+    taken: int = attrs.field(default=0, init=False)
+
+
+@attrs.define(eq=False)
+class InputShare:
+    """What one connection takes for request bodies and WebSocket messages that are not whole yet;
+    released when it ends.
 
     Each alone is bounded, but two thousand connections of 16 MiB are not: a slow body lasts half a
     minute, an unfinished message as long as its socket. Small ones are free, as their number is
     bounded by that of connections.
     """
 
-    bytes_max: float = math.inf
-    # The sum of all shares.
-    taken: int = attrs.field(default=0, init=False)
-
-
-@attrs.define(eq=False)
-class InputShare:
-    """What one connection takes of the budget; released when the connection ends."""
-
-    budget: InputBudget = attrs.field(factory=InputBudget)
+    budget: MemoryBudget = attrs.field(factory=MemoryBudget)
     _taken: int = attrs.field(default=0, init=False)
 
     def hold(self, size: int) -> bool:
@@ -197,13 +198,18 @@ class ServeSettings:
     """
 
     api_keys: tuple[str, ...] = setting(
-        (), help="Key that clients must send; may be given often.", option="api-key", secret=True
+        (), help="Key that clients must send; repeatable.", option="api-key", secret=True
     )
     admin_keys: tuple[str, ...] = setting(
         (),
-        help="Key that opens admin routes, too; without any there are none.",
+        help="Key that opens admin routes, too; without any, admin routes are closed.",
         option="admin-key",
         secret=True,
+    )
+    served_model_names: tuple[str, ...] = setting(
+        (),
+        help="Name that clients may call the model; repeatable. The first is in answers.",
+        option="served-model-name",
     )
     vllm_metrics: bool = setting(
         default=False, help="Tell metrics under vLLM's names, too, for its dashboards."
@@ -214,11 +220,36 @@ class ServeSettings:
     allowed_origins: tuple[str, ...] = setting(
         (), help="Browser origin to accept besides our own.", option="allowed-origin"
     )
+    reasoning_parser: str = setting(
+        REASONING_AUTO,
+        one_of=REASONING_PARSERS,
+        help="How reasoning is marked: by the chat template's words (auto), by a name, or none.",
+    )
+    demo: bool = setting(
+        default=False,
+        help="Print an address whose page may watch the server and kill its processes.",
+    )
+    otlp_endpoint: str = setting(
+        "", help="OpenTelemetry collector that traces are sent to, as http://host:4318."
+    )
+    # Of `demo`: what its page sends once for the last of the admin keys.
+    demo_token: str = setting("", secret=True)
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     # A response asks for it with `runtime.keep_s`, else it is aborted when its last reader leaves.
     # 0: always. Long enough for a laptop that changes its network; it costs what tokens cost.
     resume_keep_s: float = setting(
         60.0, help="Longest `runtime.keep_s`: seconds that a response outlives its reader."
+    )
+
+    access_log: bool = setting(
+        default=True, help="Log a line for each request that has ended, but for probes."
+    )
+    throughput_log_s: float = setting(
+        10.0, help="Seconds between lines with the throughput, while the server is busy; 0: none."
+    )
+    # Proxies cut a connection that is silent for a minute (nginx), some clouds' after half of that.
+    sse_keep_alive_s: float = setting(
+        15.0, help="Seconds of silence after which an event stream gets a comment; 0: never."
     )
 
     def merge_s(self, *, streaming: bool) -> float:
@@ -236,6 +267,20 @@ class ServerSettings:
     listen: ListenSettings = attrs.field(factory=ListenSettings)
     serve: ServeSettings = attrs.field(factory=ServeSettings)
     runtime: RuntimeSettings
+
+
+TRACES_PATH = "/v1/traces"
+
+
+def traces_url(endpoint: str, environ: Mapping[str, str]) -> str:
+    """Where traces are sent by the option and OpenTelemetry's standard variables; "": nowhere."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    url = endpoint or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    exact = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
+    if exact and not endpoint:
+        return exact
+    return f"{url.rstrip('/').removesuffix(TRACES_PATH)}{TRACES_PATH}" if url else ""
 
 
 def settings_to_text(settings: ServerSettings) -> str:

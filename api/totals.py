@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ..nurseries.processes.counter_page import CounterPage, open_counter_page
+from ..nurseries.processes.counter_slot import Name
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..runtime.frontend.generation import Generator
@@ -29,8 +30,14 @@ class Totals:
 
     generator: Generator
     counters: ApiCounters
+    # Of homes that were left to this process, which count in its page.
+    guests: list["Totals"] = attrs.field(factory=list, init=False)
     _page: CounterPage | None = attrs.field(default=None, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def is_first(self) -> bool:
+        """Whether this is the one frontend of all that says what is said once."""
+        return self._page is None or self._page.is_first
 
     def changed(self) -> None:
         """A count may have changed, in flight or not. Cheap, and harmless when none has."""
@@ -38,11 +45,18 @@ class Totals:
 
     def look(self, own: FrontendStatistics | None = None) -> FrontendCounts:
         """The sum over all frontends, with our counts of this moment (`own`, if they are known)."""
-        counts = self._count(own)
+        numbers = self._numbers(own)
         if self._page is None:
-            return counts
-        self._page.publish(numbers_of(counts))
+            return counts_of(numbers)
+        self._page.publish(numbers)
         return counts_of(self._page.total())
+
+    def _numbers(self, own: FrontendStatistics | None = None) -> dict[Name, int]:
+        numbers = numbers_of(self._count(own))
+        for guest in self.guests:
+            for name, number in guest._numbers().items():
+                numbers[name] = numbers.get(name, 0) + number
+        return numbers
 
     def _count(self, own: FrontendStatistics | None = None) -> FrontendCounts:
         return FrontendCounts(
@@ -59,12 +73,12 @@ class Totals:
         if fd is None:
             yield
             return
-        with open_counter_page(fd, rank, LAYOUT, numbers_of(self._count())) as self._page:
+        with open_counter_page(fd, rank, LAYOUT, self._numbers()) as self._page:
             try:
                 async with open_service(self._run, self._page, name="counters"):
                     yield
             finally:
-                self._page.publish(numbers_of(self._count()))
+                self._page.publish(self._numbers())
                 self._page = None
 
     async def _run(self, page: CounterPage, *, task_status: trio.TaskStatus[None]) -> None:
@@ -75,9 +89,9 @@ class Totals:
         task_status.started()
         while True:
             self._changed = trio.Event()
-            counts = self._count()
-            is_new = page.publish(numbers_of(counts))
-            if is_new or counts.runtime.requests_active:
+            numbers = self._numbers()
+            is_new = page.publish(numbers)
+            if is_new or counts_of(numbers).runtime.requests_active:
                 await trio.sleep(PERIOD_S)
                 continue
             with waiting_for("changes of the counters"):

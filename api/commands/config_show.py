@@ -28,6 +28,7 @@ class SettingRow:
     option: str
     value: object
     source: str
+    unit: str = ""
 
 
 def settings_text(
@@ -45,16 +46,28 @@ def settings_text(
         table.add_column(title, overflow="fold")
     for row in rows:
         style = None if row.source == DEFAULT else "bold"
-        table.add_row(row.option, _value_text(row.value), row.source, style=style)
+        table.add_row(row.option, _value_text(row), row.source, style=style)
     text = io.StringIO()
     Console(file=text, width=_COLUMNS, markup=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _value_text(value: object) -> str:
+def _value_text(row: SettingRow) -> str:
+    value = row.value
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "(none)"
-    return str(value) if value != "" else "(empty)"
+    return f"{value} {row.unit}".rstrip() if value != "" else "(empty)"
+
+
+def _unit(name: str) -> str:
+    """By the end of a setting's name, which options leave out."""
+    if name.endswith("_per_s"):
+        return "a second"
+    if name.endswith("_s"):
+        return "s"
+    if name.endswith("_ms"):
+        return "ms"
+    return "bytes" if "_bytes" in name else ""
 
 
 def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> Iterator[SettingRow]:
@@ -69,7 +82,7 @@ def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> It
         else:
             hidden = "(set, not shown)" if value else value
             source = sources.get(name, DEFAULT)
-            yield SettingRow(name, value if field.repr else hidden, source)
+            yield SettingRow(name, value if field.repr else hidden, source, _unit(field.name))
 
 
 def _option_name(field: "attrs.Attribute[Any]") -> str:

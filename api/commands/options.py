@@ -4,12 +4,13 @@ The command line's parser reads the annotations; `max_model_len` is `--max-model
 values fit together, `plan` and the settings check.
 """
 
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 import attrs
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from ...engine.config import EngineSettings
+from ...engine.errors import InvalidParameter
 from ..settings import ServerSettings
 
 # In `config show`, in files and in the environment, but not in `--help`, which is for the first
@@ -17,6 +18,25 @@ from ..settings import ServerSettings
 RARE = Parameter(show=False)
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
+# What `--help` shows together, in this order; `test_options` holds that nothing is left out.
+GROUPS = {
+    "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
+    "Conversation": "system temperature max-tokens seed",
+    "Batch": "in-flight url",
+    "Server": "host port api-key admin-key allowed-host allowed-origin vllm-metrics resume-keep"
+    " sse-keep-alive demo grace access-log throughput-log log-format log-level otlp-endpoint",
+    "Processes": "engines frontends spare-engines spare-frontends workers threads",
+    "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
+    "Memory": "kv-blocks prefix-cache",
+    "When something dies": "replay-wait restart-limit restart-period journal no-journal"
+    " adopted-keep takeover",
+    "Settings file": "config",
+}
+_GROUP_OF = {
+    name: Group(title, sort_key=place)
+    for place, (title, names) in enumerate(GROUPS.items())
+    for name in names.split()
+}
 
 
 def options_of(settings: type[Any]) -> Any:
@@ -45,14 +65,19 @@ def _option(field: "attrs.Attribute[Any]") -> Any:
     metadata = field.metadata
     name = metadata.get("option") or field.name.removesuffix("_s").replace("_", "-")
     served = metadata.get("served")
+    default = field.default if served is None else served
     more: dict[str, Any] = {}
     if get_origin(field.type) is tuple:
         more = {"negative": (), "show_default": False}
+    elif default is False or default == "":
+        more = {"negative": (), "show_default": False}  # what is said there, or nothing, is off
     if not field.repr:
         more["env_var"] = "TRIOLET_" + name.replace("-", "_").upper()
+    if group := _GROUP_OF.get(name):
+        more["group"] = group
     note = Parameter(name=name, help=metadata["help"], show=not metadata.get("rare", False), **more)
-    kind: dict[str, Any] = {"type": Annotated[field.type, note]}
-    default = field.default if served is None else served
+    choices = metadata.get("one_of")
+    kind: dict[str, Any] = {"type": Annotated[Literal[choices] if choices else field.type, note]}
     return attrs.field(default=default, repr=field.repr, **kind)
 
 
@@ -60,25 +85,61 @@ EngineOptions = options_of(EngineSettings)
 ServeOptions = options_of(ServerSettings)
 
 
-def _field(default: Any, sentence: str) -> Any:
-    """A field with its sentence of help."""
-    return attrs.field(default=default, metadata={"help": sentence})
+def _note(name: str, sentence: str, *, empty: bool = False, env_var: str = "") -> Parameter:
+    """`empty` where the default is nothing that could be shown."""
+    group = _GROUP_OF[name]
+    return Parameter(help=sentence, group=group, show_default=not empty, env_var=env_var or None)
+
+
+# The positional argument of every command that has a model.
+Model = Annotated[
+    str | None,
+    Parameter(
+        help="Folder in Hugging Face format, or ORG/NAME or ORG/NAME@REVISION of the hub;"
+        " without it the bundled model.",
+        group=_GROUP_OF["model"],
+    ),
+]
 
 
 @attrs.frozen(kw_only=True)
 class FileOptions:
     """Option of every command that has settings."""
 
-    config: str = _field(
-        "", "Settings file in TOML: a table for each command, keys as the options' names."
-    )
+    config: Annotated[
+        str,
+        _note(
+            "config",
+            "Settings file in TOML: a table for each command, keys as the options' names.",
+            empty=True,
+        ),
+    ] = ""
+
+
+@attrs.frozen(kw_only=True)
+class BatchOptions:
+    """Who answers the requests of a batch. Raises `InvalidParameter`."""
+
+    in_flight: Annotated[int, _note("in-flight", "Maximum number of requests at once.")] = 64
+    engines: Annotated[int, _note("engines", "Engine processes; each has the whole model.")] = 1
+    url: Annotated[
+        str,
+        _note("url", "Server to ask, as http://host:port; without it one is started.", empty=True),
+    ] = ""
+    api_key: Annotated[
+        str, _note("api-key", "Key to send.", empty=True, env_var="TRIOLET_API_KEY")
+    ] = attrs.field(default="", repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.in_flight <= 1024:
+            raise InvalidParameter("in_flight", f"must be from 1 to 1024, not {self.in_flight}")
 
 
 @attrs.frozen(kw_only=True)
 class ChatOptions:
     """How answers are drawn."""
 
-    system: str = _field("", "System message of the conversation.")
-    temperature: float = _field(0.7, "0 is greedy.")
-    max_tokens: int = _field(256, "Longest answer, in tokens.")
-    seed: int | None = _field(None, "Same seed, same answers.")
+    system: Annotated[str, _note("system", "System message of the conversation.", empty=True)] = ""
+    temperature: Annotated[float, _note("temperature", "0 is greedy.")] = 0.7
+    max_tokens: Annotated[int, _note("max-tokens", "Longest answer, in tokens.")] = 256
+    seed: Annotated[int | None, _note("seed", "Same seed, same answers.")] = None

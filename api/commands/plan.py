@@ -6,7 +6,9 @@ an unknown architecture, an address that must not be open.
 
 import ipaddress
 import math
+import os
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +20,26 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
-from ...nurseries.logs import FORMATS, LEVELS
+from ...nurseries.logs import FORMATS, LEVELS, open_log
+from ...runtime.events import OnEvent
+from ...runtime.hub.fetch import FetchedModel, fetch_model
+from ...runtime.hub.model_name import hub_model
 from ...runtime.processes.root import ServePlan
 from ..http.access import OriginPolicy
 from ..openai.response_id import FRONTENDS_MAX
-from ..settings import MERGE_MS_MAX, ListenSettings, ServerSettings, ServeSettings, settings_to_text
+from ..settings import (
+    MERGE_MS_MAX,
+    TRACES_PATH,
+    ListenSettings,
+    ServerSettings,
+    ServeSettings,
+    settings_to_text,
+    traces_url,
+)
 
+# What the kernel shows of NVIDIA's, of AMD's, and of Windows' GPUs.
+_DEVICES = pathlib.Path("/dev")
+_GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 # Of all that was written, in whatever place, the one typed tree. Values are not converted: their
 # types are checked by the classes, which name the setting.
 _CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
@@ -31,22 +47,41 @@ for _kind in (bool, int, float, str):
     _CONVERTER.register_structure_hook(_kind, lambda value, _: value)
 
 
-def make_plan(model: str | None, options: Mapping[str, Any]) -> ServePlan:
+def make_plan(
+    model: str | None, options: Mapping[str, Any], fetched: FetchedModel | None = None
+) -> ServePlan:
     """The plan of a server of `model`, by a tree shaped as `ServerSettings`.
+
+    A model of the hub has no folder before it is `fetched`; all else is checked.
 
     Raises `InvalidParameter`, `ModelFolderError`, each naming the fault.
     """
     runtime = options.get("runtime", {})
     _check_logs(runtime.get("logs", {}))
-    folder, name = _folder_and_name(model, runtime.get("model_name", ""))
-    engine = {**runtime.get("engine", {}), "model": folder}
+    engine = runtime.get("engine", {})
+    name = next(iter(options.get("serve", {}).get("served_model_names", ())), "")
+    found = hub_model(model, engine.get("revision", ""))
+    if found is None:
+        folder, name = _folder_and_name(model, name)
+        engine = {**engine, "model": folder}
+    else:
+        name = name or found.repository
+        place = fetched or FetchedModel(folder="", commit=found.revision)
+        engine = {**engine, "model": place.folder, "revision": place.commit}
     runtime = {**runtime, "engine": engine, "model_name": name}
     settings = _CONVERTER.structure({**options, "runtime": runtime}, ServerSettings)
     listen, serve = settings.listen, settings.serve
     _check_address(listen, is_open=not serve.api_keys)
     _check_edge(serve)
+    if serve.demo:
+        serve = _with_token(listen, serve)
+        settings = attrs.evolve(settings, serve=serve)
+    if traces := _traces_of(serve):
+        serve = attrs.evolve(serve, otlp_endpoint=traces)
+        settings = attrs.evolve(settings, serve=serve)
     _check_frontends(settings.runtime.frontends)
-    _check_engine(settings.runtime.engine)
+    if settings.runtime.engine.model:
+        _check_engine(settings.runtime.engine)
     if not is_loopback(listen.host):
         serve = attrs.evolve(serve, allowed_hosts=(*serve.allowed_hosts, listen.host))
         settings = attrs.evolve(settings, serve=serve)
@@ -56,7 +91,26 @@ def make_plan(model: str | None, options: Mapping[str, Any]) -> ServePlan:
         version=__version__,
         host=listen.host,
         port=listen.port,
+        demo_token=serve.demo_token,
     )
+
+
+async def fetch_plan(
+    plan: ServePlan, model: str | None, options: Mapping[str, Any], on_event: OnEvent
+) -> ServePlan:
+    """The plan when its model is there: one of the hub has been downloaded, unless it was cached.
+
+    Raises `ModelNotFetched`, and what `make_plan` raises. Cancellation: the download ends.
+    """
+    engine = plan.settings.engine
+    if engine.model:
+        return plan
+    found = hub_model(model, engine.revision)
+    assert found is not None, "a plan without a folder is of a model of the hub"
+    async with open_log(plan.settings.logs):
+        is_null = engine.executor == "null"
+        fetched = await fetch_model(found, on_event, any_architecture=is_null)
+    return make_plan(model, options, fetched)
 
 
 def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
@@ -80,12 +134,45 @@ def _check_engine(engine: EngineSettings) -> None:
     # The null executor computes nothing, so that any architecture will do.
     load = load_model_limits if engine.executor == "null" else load_model_config
     engine.model_len_of(load(engine.model).max_model_len)
+    if engine.device == "cuda" and not any(any(_DEVICES.glob(each)) for each in _GPUS):
+        raise InvalidParameter("device", "cuda needs a GPU, and this machine has none in /dev")
+
+
+def short_cache(engine: EngineSettings) -> str:
+    """A warning of KV blocks that were chosen and hold less than one request may have; or ""."""
+    if not engine.kv_blocks:
+        return ""
+    length = engine.model_len_of(load_model_limits(engine.model).max_model_len)
+    held = engine.kv_blocks * engine.block_tokens
+    if held >= length:
+        return ""
+    return (
+        f"--kv-blocks {engine.kv_blocks} is room for {held} tokens: longer requests are refused,"
+        f" though the model takes {length}"
+    )
 
 
 def _check_address(listen: ListenSettings, *, is_open: bool) -> None:
     if not is_loopback(listen.host) and is_open:
         reason = "can be reached from elsewhere: set an API key (--api-key) to allow it"
         raise InvalidParameter("host", f"{listen.host} {reason}")
+
+
+def _with_token(listen: ListenSettings, serve: ServeSettings) -> ServeSettings:
+    """With a one-time token, and the admin key that it stands for."""
+    if not is_loopback(listen.host):
+        reason = f"is for this machine alone, and {listen.host} can be reached from elsewhere"
+        raise InvalidParameter("demo", reason)
+    keys = (*serve.admin_keys, secrets.token_urlsafe())
+    return attrs.evolve(serve, admin_keys=keys, demo_token=secrets.token_urlsafe())
+
+
+def _traces_of(serve: ServeSettings) -> str:
+    url = traces_url(serve.otlp_endpoint, os.environ)
+    if url and not url.startswith(("http://", "https://")):
+        reason = f"must be an address as http://host:4318, not {url.removesuffix(TRACES_PATH)!r}"
+        raise InvalidParameter("otlp_endpoint", reason)
+    return url
 
 
 def _check_edge(serve: ServeSettings) -> None:

@@ -3,6 +3,7 @@
 stdout stays the command's own.
 """
 
+import json
 import logging
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import TextIO, assert_never
 
 import attrs
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ...engine.messages import BootPhase
@@ -27,6 +29,9 @@ from ...runtime.events import (
     ChildStopped,
     Draining,
     EngineDiffers,
+    FileDownloaded,
+    HomeGiven,
+    ModelFetched,
     OnEvent,
     RequestRefused,
     RunEvent,
@@ -52,6 +57,10 @@ def sentence(event: RunEvent) -> str:
     match event:
         case ChildStarting() | ChildProgress() | ChildStopped():
             return ""
+        case FileDownloaded(model=model, file=file, size_bytes=size_bytes, seconds=seconds):
+            return f"{model}: {file} downloaded ({decimal(size_bytes)} in {_seconds(seconds)} s)"
+        case ModelFetched(model=model, revision=revision, remark=remark):
+            return f"{model}: revision {revision}" + (f", {remark}" if remark else "")
         case ChildPhaseEnded(child=child, phase=phase, seconds=seconds):
             return f"{child}: {PHASES.get(phase, f'{phase} done')} in {_seconds(seconds)} s"
         case ChildReady(child=child, epoch=epoch, boot_s=boot_s):
@@ -68,13 +77,16 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
             return f"{child}: given up: {cause}"
+        case HomeGiven(child=child, host=host):
+            return f"{child}: what it has left goes on at {host}"
         case RequestRefused(child=child, content=content):
             return f"{child}: died of request content {content}; it is refused from now on"
         case Serving(url=url, boot_s=boot_s):
             return f"serving on {url} after {boot_s:.1f} s"
         case Draining(open_streams=open_streams, grace_s=grace_s):
             return (
-                f"draining: {open_streams} open streams, at most {grace_s:g} s;"
+                f"draining: {open_streams} open stream{'s' * (open_streams != 1)},"
+                f" at most {grace_s:g} s;"
                 " press Ctrl-C again to abort them"
             )
         case Stopped():
@@ -86,6 +98,38 @@ def sentence(event: RunEvent) -> str:
 def _seconds(seconds: float) -> str:
     """A small model's phases take hundredths, and 0.0 would look like a mistake."""
     return f"{seconds:.1f}" if seconds >= 0.1 else f"{seconds:.2f}"
+
+
+@attrs.frozen
+class FirstSteps:
+    """What to do with a server that has come up, as lines for people."""
+
+    model: str
+    needs_key: bool = False
+
+    def lines(self, url: str) -> list[str]:
+        """A page, a command, and code."""
+        key = " -H 'authorization: Bearer KEY'" if self.needs_key else ""
+        body = json.dumps({"model": self.model, "input": "Hello"})
+        return [
+            f"  page  {url}/",
+            f"  curl  curl {url}/v1/responses{key} -H 'content-type: application/json' -d '{body}'",
+            f'  SDK   OpenAI(base_url="{url}/v1", api_key="{"KEY" if self.needs_key else "none"}")',
+        ]
+
+
+@attrs.frozen
+class ServerLog:
+    """Events as lines of the log, and the first steps behind the one that it serves."""
+
+    steps: FirstSteps
+
+    def __call__(self, event: RunEvent) -> None:
+        """Log it."""
+        log_event(event)
+        if isinstance(event, Serving):
+            for line in self.steps.lines(event.url):
+                logger.info("%s", line)
 
 
 @attrs.define(eq=False)
@@ -126,8 +170,8 @@ def _level(event: RunEvent) -> int:
 class BarReport:
     """A bar for each starting process, lines for the rest; for terminals."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, steps: FirstSteps | None = None) -> None:
+        self._console, self._steps = console, steps
         self._progress = Progress(
             TextColumn("{task.description:24}"),
             BarColumn(),
@@ -136,6 +180,9 @@ class BarReport:
             console=console,
             transient=True,
             auto_refresh=False,  # rich would refresh from a thread of its own
+            # Else it takes what others write piece by piece for lines: answers in `triolet run`.
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._bars: dict[str, TaskID] = {}
 
@@ -148,7 +195,12 @@ class BarReport:
                 self._draw(child, phase, fraction)
             case ChildPhaseEnded():
                 pass  # seen in the bar, which goes on with the next
-            case ChildReady(child=child) | ChildGone(child=child) | ChildStopped(child=child):
+            case (
+                ChildReady(child=child)
+                | ChildGone(child=child)
+                | ChildStopped(child=child)
+                | FileDownloaded(model=child)
+            ):
                 if child in self._bars:
                     self._progress.remove_task(self._bars.pop(child))
                 self._print(event)
@@ -164,8 +216,11 @@ class BarReport:
         )
 
     def _print(self, event: RunEvent) -> None:
-        if line := sentence(event):
-            self._console.print(line, highlight=False)
+        lines = [line] if (line := sentence(event)) else []
+        if isinstance(event, Serving) and self._steps is not None:
+            lines += self._steps.lines(event.url)
+        for line in lines:  # whole, so that they can be copied
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> "BarReport":
         self._progress.start()
@@ -180,10 +235,12 @@ def make_report() -> AbstractContextManager[OnEvent]:
     return _bars() or nullcontext(LineReport(sys.stderr))
 
 
-def make_server_report(log_format: str) -> AbstractContextManager[OnEvent]:
+def make_server_report(log_format: str, steps: FirstSteps) -> AbstractContextManager[OnEvent]:
     """Bars if stderr is a terminal, unless programs are to read it; else lines of the log."""
-    return (_bars() if log_format == HUMAN else None) or nullcontext(log_event)
+    if log_format != HUMAN:
+        return nullcontext(log_event)
+    return _bars(steps) or nullcontext(ServerLog(steps))
 
 
-def _bars() -> BarReport | None:
-    return BarReport(Console(stderr=True)) if sys.stderr.isatty() else None
+def _bars(steps: FirstSteps | None = None) -> BarReport | None:
+    return BarReport(Console(stderr=True), steps) if sys.stderr.isatty() else None

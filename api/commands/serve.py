@@ -14,10 +14,12 @@ import trio
 
 from ...nurseries.logs import open_log
 from ...nurseries.processes.orphans import become_subreaper, run_reaper
+from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.service import start_service
-from ...runtime.events import OnEvent, Stopped
+from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
 from ...runtime.processes.root import Root, ServePlan
-from .exits import EXIT_ENGINE_LOST, EXIT_OK
+from .exits import EXIT_ENGINE_LOST, EXIT_OK, print_whole
+from .plan import short_cache
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +33,13 @@ ONE_WISH_S = 0.2
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
     _allow_descriptors()
+    set_title(f"root of {plan.settings.model_name}")
     become_subreaper()  # workers of an engine that died are ours to reap, below
-    root = Root(plan, on_event)
+    root = Root(plan, partial(_report, plan, on_event))
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
+        if warning := short_cache(plan.settings.engine):
+            logger.warning("%s", warning)
         signals = partial(take_signals, root.drain, stop)
         await start_service(nursery, signals, name="signals", waits_for="signals")
         await start_service(nursery, run_reaper, root.own_pids, name="reaper")
@@ -43,6 +48,13 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
         on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
     return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
+
+
+def _report(plan: ServePlan, on_event: OnEvent, event: RunEvent) -> None:
+    """Report it; print where the page of `--demo` is."""
+    on_event(event)
+    if isinstance(event, Serving) and plan.demo_token:
+        print_whole(f"{event.url}/#token={plan.demo_token}")
 
 
 def _allow_descriptors() -> None:

@@ -8,20 +8,36 @@ The parser's own conversion is lenient: `8124.5` would be port 8124, and a numbe
 boolean of a settings file are all one to it. So what was written is checked before that.
 """
 
+import difflib
 import math
 import pathlib
 import re
 import tomllib
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import attrs
-from cyclopts import UNSET, App, ArgumentCollection, CycloptsError
+from cyclopts import (
+    UNSET,
+    App,
+    Argument,
+    ArgumentCollection,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 from cyclopts.config import Dict, Env
 
 PREFIX = "TRIOLET_"
 FILE_OPTION = "--config"
 # Which table is read for which command.
-TABLES = {("serve",): "serve", ("config", "show"): "serve", ("run",): "run", ("bench",): "bench"}
+TABLES = {
+    ("serve",): "serve",
+    ("config", "show"): "serve",
+    ("run",): "run",
+    ("batch",): "batch",
+    ("bench",): "bench",
+}
 _FILE_BYTES_MAX = 2**20  # a file of settings has some kilobytes; a larger one is a mistake
 _WHOLE = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
 # What crosses to other processes has 64 bits, and so has at most so many digits.
@@ -129,6 +145,24 @@ class Sources:
                 }.get(token.source, f"{token.source}, {token.keyword}")
 
 
+def parser_sentence(error: CycloptsError) -> str:
+    """What the parser says is wrong, in the look that all errors have."""
+    error.verbose = False
+    match error:
+        case UnusedCliTokensError(unused_tokens=[*words]):
+            return f"unexpected: {' '.join(words)}"
+        case UnknownOptionError(token=token) if token.source not in ("cli", "env"):
+            *tables, name = re.findall(r"\[([^\]]*)\]", token.keyword or "") or ["?"]
+            names = [name for each in error.argument_collection for name in each.names]
+            near = difflib.get_close_matches(f"--{'.'.join([*tables[1:], name])}", names, n=1)
+            hint = f". Did you mean {near[0].removeprefix('--')}?" if near else ""
+            return f"{token.source}: [{'.'.join(tables)}] has no setting {name}{hint}"
+        case MissingArgumentError(argument=Argument() as argument):
+            return f"{error.keyword or argument.name} needs a value"
+    text = str(error)
+    return text[:1].lower() + text[1:].removesuffix(".")
+
+
 def fault_of_text(hint: Any, text: str) -> str:
     """What is wrong with `text` for an option of this type, as the end of a sentence; "" if right.
 
@@ -136,6 +170,9 @@ def fault_of_text(hint: Any, text: str) -> str:
     words and takes no other.
     """
     kind = _kind(hint)
+    if get_origin(kind) is Literal:
+        words = ", ".join(filter(None, get_args(kind)))
+        return "" if text in get_args(kind) else f"must be one of {words}, not {text!r}"
     is_right = {int: _is_whole, float: _is_number}.get(kind, lambda _: True)(text)
     return "" if is_right else f"must be {_TYPE_NAMES[kind]}, not {text!r}"
 
@@ -143,6 +180,8 @@ def fault_of_text(hint: Any, text: str) -> str:
 def fault_of_value(hint: Any, value: object) -> str:
     """The same of a value that has a type already; text, which may be a secret, is not quoted."""
     kind = _kind(hint)
+    if get_origin(kind) is Literal:
+        return fault_of_text(hint, str(value))
     values = value if get_origin(hint) is tuple and isinstance(value, list) else [value]
     for each in values if kind in _TYPE_NAMES else ():
         is_right = type(each) is kind or (kind is float and type(each) is int)

@@ -8,10 +8,10 @@ import msgspec
 
 def frames_of(data: bytes) -> Iterator[tuple[str, Any]]:
     for frame in data.decode().removesuffix("\n\n").split("\n\n") if data else ():
-        number, text = frame.split("\n")
+        *head, text = frame.split("\n")
         text = text.removeprefix("data: ")
         read = text if text == "[DONE]" else msgspec.json.decode(text)
-        yield number.removeprefix("id: "), read
+        yield "".join(head).removeprefix("id: "), read
 
 
 def said_of(frames: list[tuple[str, Any]]) -> Any:
@@ -30,6 +30,9 @@ def said_of(frames: list[tuple[str, Any]]) -> Any:
             place = said.setdefault(("call", call["index"]), {"heads": [], "arguments": ""})
             place["arguments"] += call["function"].pop("arguments")
             place["heads"] += [call] if "id" in call else []
+        reasoning = delta.pop("reasoning", "")
+        assert delta.pop("reasoning_content", "") == reasoning
+        said["reasoning"] = said.get("reasoning", "") + reasoning
         said["text"] = said.get("text", "") + delta.pop("content", "") + choice.pop("text", "")
         for name, column in (choice.pop("logprobs") or {}).items():
             said[name] = said.get(name, []) + (column or [])

@@ -27,6 +27,7 @@ from triolet.fuzz.doubles.clients import encode as encode
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.health import FrontendStatistics, Health, RuntimeStatistics
+from triolet.runtime.frontend.latencies import Latencies
 from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.journal.journal import AdmissionNote
 from triolet.runtime.messages import EngineHealth, EngineState
@@ -112,6 +113,11 @@ class FakeFlow:
         self.generator.consumed.append(token_count)
         return token_count + 1  # every piece
 
+    @property
+    def client_credit(self) -> int | None:
+        credit = self.generator.calls[-1].credit
+        return None if credit is None else credit + sum(self.generator.granted)
+
     def handle_granted(self, tokens: int) -> None:
         self.generator.granted.append(tokens)
 
@@ -135,9 +141,14 @@ class FakeGenerator:
     finish_reason: FinishReason = FinishReason.STOP
     model_name: str = "toy"
     max_model_len: int = 128
+    chat_template: str | None = None
+    prompt_tokens: Sequence[int] = PROMPT_TOKENS
+    model_created_at: int = 5
+    sampling_defaults: SamplingParams = attrs.field(factory=SamplingParams)
     refuse: Exception | None = None
     is_ready: bool = True
     opens_after_s: float = 0.0
+    latencies: Latencies = attrs.field(factory=Latencies)
     calls: list[Call] = attrs.field(factory=list, init=False)
     active: dict[str, GenerationStream] = attrs.field(factory=dict, init=False)
     aborted: list[str] = attrs.field(factory=list, init=False)
@@ -165,7 +176,9 @@ class FakeGenerator:
         if params.prompt_logprobs is not None:
             logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
             flows[0].collector.prompt_logprobs = logprobs
-        stream = self.active[request_id] = GenerationStream(request_id, list(PROMPT_TOKENS), flows)
+        stream = self.active[request_id] = GenerationStream(
+            request_id, list(self.prompt_tokens), flows
+        )
         try:
             # As the runtime does: the one who fills is not a child of the one who consumes.
             async with AsyncExitStack() as stack:
@@ -240,12 +253,13 @@ class FakeGenerator:
         return [chr(token_id) for token_id in token_ids]
 
     def tokenizer_info(self) -> dict[str, object]:
-        return {"eos_token": "</s>"}
+        return {"eos_token": "</s>", "chat_template": self.chat_template}
 
     def health(self) -> Health:
         state = EngineState.READY if self.is_ready else EngineState.STARTING
         reasons = [] if self.is_ready else ["engine 0 is starting"]
-        return Health(True, self.is_ready, [EngineHealth(0, 1, state, "".join(reasons))], reasons)
+        engine = EngineHealth(0, 1, state, "".join(reasons), restarts=2)
+        return Health(True, self.is_ready, [engine], reasons)
 
     def statistics(self) -> RuntimeStatistics:
         running = len(self.active)
@@ -254,6 +268,7 @@ class FakeGenerator:
             requests_total=len(self.calls),
             outputs_refused_total={"old attempt": 2},
             link_mishaps_total={"gap": 3},
+            latencies=self.latencies,
         )
         return RuntimeStatistics(engines={0: engine}, frontend=frontend)
 

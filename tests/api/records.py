@@ -1,5 +1,6 @@
 """Records of responses for tests: made of a request and texts, without a task that runs them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,8 +12,10 @@ from triolet.api.openai.responses_request import ResponseRequest, read_response_
 from triolet.api.responses.history import Conversation
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.response import Response
+from triolet.runtime.text.answer_format import AnswerFormat
 from triolet.runtime.text.outputs import GenerationOutput, Usage
 
+from .answers import CALLS
 from .fakes import make_logprobs
 
 COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
@@ -38,8 +41,8 @@ def spell(token_ids: Sequence[int]) -> list[bytes]:
     return [chr(token_id).encode() for token_id in token_ids]
 
 
-def make_request(**values: Any) -> ResponseRequest:
-    return read_response_request({"input": "hi", **values}, model="toy", has_tools=True)
+def make_request(*, answers: AnswerFormat = CALLS, **values: Any) -> ResponseRequest:
+    return read_response_request({"input": "hi", **values}, model="toy", answer_format=answers)
 
 
 def make_events(request: ResponseRequest, response_id: str = "resp_1") -> ResponseEvents:
@@ -54,7 +57,7 @@ def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
 
 
 def make_live(
-    response_id: str = "resp_1", principal: str = "p", session: object = None, **values: Any
+    response_id: str = "resp_1", principal: str = "p", session: str = "", **values: Any
 ) -> Response:
     conversation = Conversation([{"role": "user", "content": "hi"}])
     record = make_record(response_id, **values)
@@ -76,3 +79,20 @@ def say(record: ResponseRecord, *texts: str) -> None:
             texts=None if len(texts) == 1 else list(texts),
         )
     )
+
+
+def check_invariants(record: ResponseRecord) -> None:
+    """Numbers grow, sizes are sums, one item at most is open."""
+    rows = [range(m.number, m.last_number + 1) for m in record.marks if m.notice is None]
+    numbers = list(itertools.chain(*rows))
+    voiced = [n for place, n in enumerate(record.numbers) if not record.is_silent(place)]
+    assert sorted({*numbers, *voiced}) == sorted([*numbers, *voiced])
+    assert list(record.numbers) == sorted(record.numbers)
+    assert max([*numbers, *voiced]) == record.last_number
+    assert record.size == len(record.text_between(0, record.delta_count))
+    assert record._token_ids is None or len(record._token_ids) == record.token_count
+    assert len(record.numbers) == record.delta_count
+    assert record._ends is None or len(record._ends) == record.delta_count
+    places = [(mark.place, mark.number) for mark in record.marks]
+    assert places == sorted(places)
+    assert all(item.stop is not None for item in record.items[:-1])

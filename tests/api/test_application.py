@@ -1,5 +1,7 @@
 """The drain, and the counts of connections."""
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -8,7 +10,8 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.settings import LOCAL, ServerLimits, ServeSettings
 
-from .fakes import FakeGenerator
+from .fakes import FakeGenerator, Say, make_application
+from .websocket.socket_client import open_socket
 
 
 async def test_a_drain_waits_then_cuts(autojump_clock: trio.testing.MockClock) -> None:
@@ -36,17 +39,44 @@ async def test_a_drain_waits_then_cuts(autojump_clock: trio.testing.MockClock) -
     assert application.counters.connections == 2
 
 
+async def stay_connected(application: Application) -> None:
+    with application.connection():
+        await trio.sleep(1000)
+
+
+async def test_a_drain_that_hands_over_cuts_nothing_unless_another_one_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = Application(FakeGenerator())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stay_connected, application)
+        nursery.start_soon(partial(application.drain, 10, hands_over=True))
+        await trio.sleep(900)
+        assert application.counters.connections_active == 1
+        await application.drain(10)
+    assert trio.current_time() == pytest.approx(900)
+
+
+async def test_a_drain_that_hands_over_leaves_a_socket_what_outstays_the_grace(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = make_application(FakeGenerator([Say("a"), Say("b", after_s=50)]))
+    async with trio.open_nursery() as nursery, open_socket(application) as client:
+        await client.create("hi", "a", runtime={"events": True})
+        await client.receive_until("response.output_text.delta")
+        nursery.start_soon(partial(application.drain, 10, hands_over=True))
+        assert (await client.receive_until("runtime.draining"))[-1]["deadline_ms"] == 10_000
+        assert (await client.finish())["type"] == "response.completed"
+        assert trio.current_time() == pytest.approx(50)
+        assert await client.close_code() == 1012
+
+
 async def test_a_second_drain_may_shorten_the_grace(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     application = Application(FakeGenerator())
-
-    async def connect() -> None:
-        with application.connection():
-            await trio.sleep(1000)
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(connect)
+        nursery.start_soon(stay_connected, application)
         nursery.start_soon(application.drain, 500)
         await trio.testing.wait_all_tasks_blocked()
         await application.drain(1)

@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence, Sized
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,11 +15,16 @@ import trio
 import trio.testing
 
 from triolet.api import frontend_process
+from triolet.api.application import Application
 from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
-from triolet.api.frontend_process import LOAD_PERIOD_S, LoadReports
+from triolet.api.frontend_home import FrontendHome
+from triolet.api.frontend_process import LOAD_PERIOD_S, FrontendProcess, LoadReports
+from triolet.api.responses.foreign import ForeignResponses, RootCalls
+from triolet.api.serving.server import open_queue_source
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.counter_page import open_counter_memory, open_counter_page
 from triolet.nurseries.processes.process import ProcessSpec, open_process
@@ -27,21 +32,33 @@ from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.config import JournalSettings, RuntimeSettings
+from triolet.runtime.frontend.adoption import AdoptedStream
 from triolet.runtime.frontend.health import FrontendStatistics
+from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    ForeignCall,
+    ForeignOutcome,
+    ForeignReply,
+    ForeignVerb,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    HomeHosted,
+    HostHome,
     PassConnection,
 )
 from triolet.runtime.processes.membership import EngineDirectory
 from triolet.tests.live_tasks import find_background_task, find_tasks
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
+from triolet.transports.control.handshake import (
+    PeerRefused,
+    perform_child_handshake,
+    perform_parent_handshake,
+)
 
 from ..leaks import check_no_leaks, no_room_for_descriptors
 
@@ -55,11 +72,15 @@ def folder(null_folder: pathlib.Path) -> pathlib.Path:
     return null_folder
 
 
-def settings_for(folder: pathlib.Path, **serve: Any) -> ServerSettings:
-    engine = EngineSettings(model=str(folder), executor="null")
-    return ServerSettings(
-        runtime=RuntimeSettings(engine=engine, model_name="m"), serve=ServeSettings(**serve)
+def settings_for(
+    folder: pathlib.Path, journal: JournalSettings | None = None, **serve: Any
+) -> ServerSettings:
+    runtime = RuntimeSettings(
+        engine=EngineSettings(model=str(folder), executor="null"),
+        model_name="m",
+        journal=JournalSettings() if journal is None else journal,
     )
+    return ServerSettings(runtime=runtime, serve=ServeSettings(**serve))
 
 
 @attrs.define(eq=False)
@@ -70,6 +91,8 @@ class FakeRoot:
     raw: socket.socket
     loads: list[FrontendLoad] = attrs.field(factory=list)
     trees: list[ProcessTree] = attrs.field(factory=list)
+    hosted: list[HomeHosted] = attrs.field(factory=list)
+    replies: list[ForeignReply] = attrs.field(factory=list)
     _more: trio.Event = attrs.field(factory=trio.Event)
     _passed: int = 0
 
@@ -81,6 +104,7 @@ class FakeRoot:
             run_id=f"test-{os.urandom(4).hex()}",
             rank=0,
             epoch=1,
+            home=0,
             term=1,
             settings=settings,
             engines=engines,
@@ -102,6 +126,10 @@ class FakeRoot:
             message, _ = await self.control.receive()
             if isinstance(message, FrontendLoad):
                 self.loads.append(message)
+            elif isinstance(message, HomeHosted):
+                self.hosted.append(message)
+            elif isinstance(message, ForeignReply):
+                self.replies.append(message)
             else:
                 assert isinstance(message, TreeReply)
                 self.trees.append(msgspec.json.decode(message.tree, type=ProcessTree))
@@ -113,6 +141,11 @@ class FakeRoot:
         while not self.loads or any(
             getattr(self.loads[-1], name) != count for name, count in counts.items()
         ):
+            await self._more.wait()
+
+    async def wait_one(self, messages: Sized) -> None:
+        """Until one of these has come."""
+        while not messages:
             await self._more.wait()
 
     async def connect(self) -> trio.SocketStream:
@@ -182,7 +215,8 @@ async def test_it_reports_changes_and_is_silent_otherwise(folder: pathlib.Path) 
         await root.wait_load(open_connections=1, connections_received=1)
         await client.aclose()
         await root.wait_load(open_connections=0)
-        assert len(root.loads) == len(set(root.loads))  # no report says what another has said
+        for place, load in enumerate(root.loads):
+            assert load not in root.loads[:place]  # no report says what another has said
 
 
 async def test_a_connection_is_received_when_it_is_open(folder: pathlib.Path) -> None:
@@ -204,7 +238,8 @@ async def test_its_counters_are_summed_with_those_of_the_others(folder: pathlib.
         open_counter_memory(2) as memory,
         open_counter_page(memory.fd, 1, LAYOUT, numbers_of(theirs)) as other,
     ):
-        async with open_frontend(folder, fds=[page.fd, memory.fd]) as root:
+        fds, names = [page.fd, memory.fd], ["progress", "counters"]
+        async with open_frontend(folder, fds=fds, descriptors=names) as root:
             assert await root.get("/load") == (200, {"server_load": 7})
         assert counts_of(other.total()).edge.connections == 5 + 1
 
@@ -219,6 +254,35 @@ async def test_membership_reaches_health_and_the_latest_wins(folder: pathlib.Pat
             pass
         await root.control.send(EngineMembership(gone.number - 1, []))
         assert "SIGKILL" in json.dumps((await root.get("/health"))[1])
+
+
+async def test_a_home_of_another_is_one_more_beside_its_own(folder: pathlib.Path) -> None:
+    call = ForeignCall(
+        caller=1,
+        caller_epoch=2,
+        call_id=5,
+        frontend=4,
+        verb=ForeignVerb.GET,
+        response_id="resp_04" + "0" * 32,
+        principal="",
+    )
+    async with open_frontend(folder) as root:
+        await root.control.send(call)  # not yet there: who asks hears nothing
+        journal = create_journal(4)
+        try:
+            await root.control.send(HostHome(4, 9, ["journal"]), [journal])
+        finally:
+            os.close(journal)
+        await root.wait_one(root.hosted)
+        (hosted,) = root.hosted
+        assert (hosted.home, hosted.term) == (4, 9)
+        assert "frontend-4-9" in hosted.input_endpoint
+        assert root.replies == []
+        await root.control.send(call)
+        await root.wait_one(root.replies)
+        assert root.replies[0].outcome is ForeignOutcome.NOT_FOUND
+        assert (await root.tree()).facts["homes of others"] == "4"
+        assert (await root.get("/live"))[0] == 200
 
 
 async def test_a_drain_is_ready_no_more_and_closes_idle_connections(folder: pathlib.Path) -> None:
@@ -281,6 +345,64 @@ async def test_orders_are_heard_while_no_connection_is_taken(folder: pathlib.Pat
         for client in clients:
             await trio.aclose_forcefully(client)
         await root.wait_load(open_connections=0)
+
+
+@attrs.define(eq=False)
+class SlowApplication(Application):
+    """Rebuilding its responses takes as long as the test wants."""
+
+    begun: trio.Event = attrs.field(factory=trio.Event, kw_only=True)
+    go_on: trio.Event = attrs.field(factory=trio.Event, kw_only=True)
+
+    async def adopt(self, streams: Iterable[AdoptedStream], keep_s: float) -> None:
+        self.begun.set()
+        await self.go_on.wait()
+        await super().adopt(streams, keep_s)
+
+
+async def test_it_is_ready_before_its_responses_are_rebuilt_and_clients_wait(
+    folder: pathlib.Path,
+) -> None:
+    """Engines must not wait for that: their RESYNCs come with the link, which READY begins."""
+    async with (
+        open_bed(folder) as bed,
+        open_pair() as (root, fds),
+        open_queue_source() as source,
+        trio.open_nursery() as nursery,
+    ):
+        control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+        foreign = ForeignResponses(0, 1, 1, control.send)
+        application = SlowApplication(
+            bed.frontend, ServeSettings(), foreign, RootCalls(control.send)
+        )
+
+        async def run() -> None:
+            handshake = await perform_child_handshake(control, "frontend")
+            init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+            home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
+            process = FrontendProcess(init, control, home)
+            await process.run(handshake, FrontendReady(input_endpoint="", output_endpoint=""))
+
+        with trio.fail_after(DEADLINE_S):
+            nursery.start_soon(run)
+            await root.bring_up("", pid=os.getpid())
+            nursery.start_soon(root.run)
+            await application.begun.wait()
+            answers: list[int] = []
+            answered = trio.Event()
+
+            async def ask() -> None:
+                answers.append((await root.get("/live"))[0])
+                answered.set()
+
+            nursery.start_soon(ask)
+            await root.tree()
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            application.go_on.set()
+            await answered.wait()
+            assert answers == [200]
+            nursery.cancel_scope.cancel("the test is over")
 
 
 @pytest.mark.parametrize("name", ["control", "load-reports", "engines-changed"])

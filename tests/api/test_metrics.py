@@ -2,6 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from triolet import __version__
 from triolet.api.counters import ApiCounters
 from triolet.api.metrics import Metrics
 from triolet.api.totals import Totals
@@ -53,15 +54,50 @@ def test_every_distribution_is_there() -> None:
     text = make_application(vllm_metrics=True).metrics.render().decode()
     for name in (
         "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
         "request_time_per_output_token_seconds",
         "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_prompt_tokens",
+        "request_generation_tokens",
     ):
         assert f'triolet_{name}_bucket{{le="+Inf"}} 0.0' in text
         assert f'vllm:{name}_bucket{{le="+Inf",model_name="toy"}} 0.0' in text
 
 
+def test_restarts_gaps_and_what_is_running_have_labels() -> None:
+    metrics = make_metrics(ApiCounters())
+    latencies = metrics.generator.statistics().frontend.latencies
+    latencies.gaps_of_engines.observe(0.75)
+    latencies.gaps_of_frontends.observe(0.5, 2)
+    metrics.frontend_restarts = {0: 0, 1: 3}
+    found = values(metrics.render())
+    name = "triolet_stream_gap_seconds"
+    assert found[f"{name}_bucket", (("cause", "engine"), ("le", "0.5"))] == 0
+    assert found[f"{name}_bucket", (("cause", "engine"), ("le", "0.75"))] == 1
+    assert found[f"{name}_count", (("cause", "frontend"),)] == 2
+    assert found[f"{name}_sum", (("cause", "frontend"),)] == 1.0
+    restarts = {key[1]: n for key, n in found.items() if key[0] == "triolet_restarts_total"}
+    assert restarts == {
+        (("rank", "0"), ("role", "engine")): 2,
+        (("rank", "0"), ("role", "frontend")): 0,
+        (("rank", "1"), ("role", "frontend")): 3,
+    }
+    (info,) = [key for key in found if key[0] == "triolet_build_info"]
+    assert dict(info[1])["version"] == __version__
+    assert dict(info[1])["model_name"] == "toy"
+
+
 def test_names_and_labels_are_vllms() -> None:
-    text = make_application(vllm_metrics=True).metrics.render().decode()
+    application = make_application(vllm_metrics=True)
+    for status in (200, 204, 400):
+        application.counters.answers["POST", "/v1/completions", status] += 2
+    text = application.metrics.render().decode()
+    of_route = 'handler="/v1/completions",method="POST"'
+    assert f'http_requests_total{{{of_route},status="2xx"}} 4.0' in text
+    assert f'http_requests_total{{{of_route},status="4xx"}} 2.0' in text
     assert 'vllm:generation_tokens_total{engine="0",model_name="toy"} 42.0' in text
     assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
     assert 'vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.0' in text

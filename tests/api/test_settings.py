@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from triolet.api.settings import (
     FREE_BYTES,
     LOCAL,
-    InputBudget,
     InputShare,
+    MemoryBudget,
     ServerLimits,
     ServerSettings,
     ServeSettings,
@@ -69,7 +69,7 @@ LARGE = 4 * FREE_BYTES
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3 * FREE_BYTES)), max_size=30))
 def test_shares_add_up_within_the_bound(plan: list[tuple[int, int]]) -> None:
-    budget = InputBudget(2 * FREE_BYTES)
+    budget = MemoryBudget(2 * FREE_BYTES)
     shares, sizes = [InputShare(budget) for _ in range(4)], [0] * 4
     for place, size in plan:
         before = budget.taken

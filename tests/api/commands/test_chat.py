@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trio
 
-from triolet.api.commands.chat import GREETING, HINT, TerminalChat, chat
+from triolet.api.commands.chat import GREETING, HELP, HINT, NEW, TOO_LONG, TerminalChat, chat
 from triolet.api.commands.options import ChatOptions
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
@@ -61,6 +61,9 @@ class Keyboard:
     """stdin; a line may be made by a function, which runs in the reading thread."""
 
     lines: list[str | Callable[[], str]]
+
+    def isatty(self) -> bool:
+        return False
 
     def readline(self) -> str:
         if not self.lines:
@@ -127,6 +130,20 @@ async def test_new_forgets_what_was_said(
     async with open_conversation(null_folder, system="be brief") as conversation:
         await conversation.run()
     assert roles(conversation) == ["system", "user", "assistant"]
+    assert f"> {NEW}\n> " in screen.getvalue()
+
+
+async def test_help_and_words_that_are_no_command_are_not_asked_of_the_model(
+    null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
+) -> None:
+    typed("/help\n", "/ne w\n", "/etc/passwd?\n", " /help\n")
+    async with open_conversation(null_folder) as conversation:
+        await conversation.run()
+    asked = [m["content"] for m in conversation.messages if m["role"] == "user"]
+    assert asked == ["/etc/passwd?", "/help"]
+    assert screen.getvalue().startswith(
+        f"> {HELP}\n> there is no command /ne; /help shows them\n> "
+    )
 
 
 async def test_ctrl_c_ends_the_answer_and_not_the_program(
@@ -164,7 +181,8 @@ async def test_a_failed_answer_is_shown_and_not_remembered(
     typed("word " * 600 + "\n", "hello\n")
     async with open_conversation(null_folder) as conversation:
         await conversation.run()
-    assert "[the prompt has" in screen.getvalue()
+    assert "maximum context length" in screen.getvalue()
+    assert f"; {TOO_LONG}]" in screen.getvalue()
     assert [m["content"] for m in conversation.messages if m["role"] == "user"] == ["hello"]
 
 

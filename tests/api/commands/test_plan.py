@@ -6,13 +6,19 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from triolet.api.commands.options import ServeOptions
-from triolet.api.commands.plan import is_loopback, make_plan
+from triolet.api.commands.plan import fetch_plan, is_loopback, make_plan, short_cache
 from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import JournalSettings, SupervisionSettings
+from triolet.runtime.events import ignore_event
 from triolet.runtime.processes.root import ServePlan
+
+from ...runtime.hub.local_hub import open_hub
+
+DEADLINE_S = 60.0
 
 
 def plan_of(
@@ -35,6 +41,12 @@ def plan_of(
     )
 
 
+def test_the_first_of_several_names_is_the_models() -> None:
+    plan = plan_of(serve={"served_model_names": ("a", "b")})
+    assert plan.settings.model_name == "a"
+    assert settings_of_text(plan.frontend_settings).serve.served_model_names == ("a", "b")
+
+
 def test_without_a_model_it_is_the_bundled_one() -> None:
     plan = plan_of()
     assert plan.settings.model_name == "triolet-bundled"
@@ -49,14 +61,33 @@ def test_options_reach_the_settings() -> None:
         spare_engines=2,
         generation_config="none",
         logs={"format": "json"},
-        journal={"enabled": False, "adopted_keep_s": 0},
+        journal={"disabled": True, "adopted_keep_s": 0},
+        takeover=True,
     )
     settings = plan.settings
     assert settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
     assert (settings.spare_engines, settings.generation_config) == (2, "none")
     assert settings.logs.format == "json"
-    assert settings.journal == JournalSettings(enabled=False, adopted_keep_s=0)
+    assert settings.journal == JournalSettings(disabled=True, adopted_keep_s=0)
+    assert settings.takeover
+    assert not settings.takes_over  # there is nothing that it could go on with
     assert settings_of_text(plan.frontend_settings).serve.resume_keep_s == 0
+
+
+def test_a_demo_has_a_token_and_a_key_of_its_own() -> None:
+    plan = plan_of(serve={"demo": True, "admin_keys": ("mine",)})
+    serve = settings_of_text(plan.frontend_settings).serve
+    assert serve.admin_keys[0] == "mine"
+    assert len({*serve.admin_keys, serve.demo_token, plan.demo_token}) == 3
+    assert len(plan.demo_token) > 20
+    assert plan_of().demo_token == ""
+
+
+def test_a_demo_is_for_this_machine_alone() -> None:
+    with pytest.raises(
+        InvalidParameter, match=r"demo is for this machine alone, and 0\.0\.0\.0 can"
+    ):
+        plan_of(listen={"host": "0.0.0.0"}, serve={"demo": True, "api_keys": ("k",)})
 
 
 def test_rare_options_reach_the_settings() -> None:
@@ -120,7 +151,8 @@ def test_values_out_of_range_are_named(change: dict[str, Any]) -> None:
     ("change", "parameter", "words"),
     [
         ({"journal": {"bytes_max": 0}}, "journal_bytes_max", "at least 1"),
-        ({"journal": {"enabled": "DIR"}}, "journal", "True or False"),
+        ({"journal": {"disabled": "DIR"}}, "no_journal", "True or False"),
+        ({"journal": {"disabled": True, "folder": "d"}}, "no_journal", "must not be set"),
         ({"serve": {"api_keys": ("",)}}, "api_key", "empty"),
         ({"serve": {"api_keys": ("k", " ")}}, "api_key", "empty"),
         ({"listen": {"host": "0.0.0.0"}, "serve": {"api_keys": ("",)}}, "api_key", "empty"),
@@ -140,6 +172,41 @@ def test_what_every_frontend_would_stumble_over_is_said_before_one_is_spawned(
 def test_a_missing_folder_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelFolderError, match="nowhere"):
         plan_of(str(tmp_path / "nowhere"))
+
+
+async def test_a_model_of_the_hub_is_pinned_and_served_under_its_name(
+    null_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    files = {name: (null_folder / name).read_bytes() for name in names}
+    files["model.safetensors"] = b""
+    options = {"runtime": {"engine": {"executor": "null"}, "frontends": 1}}
+    with pytest.raises(InvalidParameter, match="frontends"):  # before anything is downloaded
+        make_plan("org/tiny", {"runtime": {"frontends": 0}})
+    async with open_hub({"org/tiny": {"main": files}}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        with trio.fail_after(DEADLINE_S):
+            plan = make_plan("org/tiny", options)
+            plan = await fetch_plan(plan, "org/tiny", options, ignore_event)
+    engine = plan.settings.engine
+    assert engine.revision == hub.commit("org/tiny", "main")
+    assert engine.model.endswith(f"snapshots/{engine.revision}")
+    assert plan.settings.model_name == "org/tiny"
+    assert settings_of_text(plan.frontend_settings).runtime == plan.settings
+
+
+def test_cuda_without_a_gpu_is_refused_before_a_spawn() -> None:
+    if any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InvalidParameter, match="device cuda needs a GPU"):
+        plan_of(engine={"device": "cuda", "executor": "torch"})
+
+
+def test_a_cache_that_is_shorter_than_the_model_is_warned_of() -> None:
+    assert not short_cache(plan_of().settings.engine)
+    warning = short_cache(plan_of(engine={"kv_blocks": 1}).settings.engine)
+    assert warning.startswith("--kv-blocks 1 is room for 16 tokens: longer requests are refused")
 
 
 def test_loopback_names() -> None:

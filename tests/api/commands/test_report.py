@@ -1,16 +1,33 @@
 """What the person at the terminal reads."""
 
 import io
+import json
 import logging
 
 import pytest
 from rich.console import Console
 
-from triolet.api.commands.report import PHASES, BarReport, LineReport, log_event, sentence
+from triolet.api.commands.report import (
+    PHASES,
+    BarReport,
+    FirstSteps,
+    LineReport,
+    log_event,
+    sentence,
+)
 from triolet.engine.messages import BootPhase
 from triolet.runtime import events
 
 EVENTS: list[tuple[events.RunEvent, str]] = [
+    (
+        events.FileDownloaded("o/n", "m.bin", 1_200_000, 2.0),
+        "o/n: m.bin downloaded (1.2 MB in 2.0 s)",
+    ),
+    (events.ModelFetched("o/n", "c0ffee"), "o/n: revision c0ffee"),
+    (
+        events.ModelFetched("o/n", "c0ffee", "from the cache"),
+        "o/n: revision c0ffee, from the cache",
+    ),
     (events.ChildStarting("engine 0", 3), ""),
     (events.ChildPhaseEnded("engine 0", "start", 0.62), "engine 0: started in 0.6 s"),
     (events.ChildProgress("engine 0", "load weights", 0.5), ""),
@@ -32,8 +49,21 @@ EVENTS: list[tuple[events.RunEvent, str]] = [
     (events.ChildFailed("engine 0", "exited with code 1"), "engine 0: given up"),
     (events.Serving("http://127.0.0.1:8000", 2.0), "serving on http://127.0.0.1:8000"),
     (events.Draining(2, 10.0), "draining: 2 open streams, at most 10 s"),
+    (events.Draining(1, 10.0), "draining: 1 open stream, at most 10 s"),
     (events.Stopped(), "stopped: every process has ended"),
 ]
+
+
+def test_what_to_do_next_is_said_behind_serving() -> None:
+    page, curl, sdk = FirstSteps("org/m").lines("http://h:1")
+    assert page.endswith("http://h:1/")
+    assert json.loads(curl.partition(" -d ")[2].strip("'")) == {"model": "org/m", "input": "Hello"}
+    assert 'OpenAI(base_url="http://h:1/v1", api_key="none")' in sdk
+    assert "authorization: Bearer KEY" in FirstSteps("m", needs_key=True).lines("http://h:1")[1]
+    console = Console(file=io.StringIO(), width=40)
+    BarReport(console, FirstSteps("m"))(events.Serving("http://h:1", 2.0))
+    shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert shown[-3:] == FirstSteps("m").lines("http://h:1")
 
 
 def test_every_phase_of_an_engine_has_words_for_people() -> None:

@@ -88,7 +88,7 @@ def test_a_signal_drains_and_the_end_is_good(
 ) -> None:
     with open_server(tmp_path, frontends=("keep",)) as server:
         with socket.create_connection(("127.0.0.1", server.port())) as client:
-            assert client.recv(100) == b"0 2"
+            assert client.recv(100) == b"0 2 1 0"
             children = children_of(server.process.pid)
             server.signal(number)
             server.read_until("draining")
@@ -151,7 +151,7 @@ def test_the_second_signal_aborts_even_what_hangs(tmp_path: pathlib.Path) -> Non
         open_server(tmp_path, frontends=("keep",)) as server,
         socket.create_connection(("127.0.0.1", server.port())) as client,
     ):
-        assert client.recv(100) == b"0 2"
+        assert client.recv(100) == b"0 2 1 0"
         children = children_of(server.process.pid)
         for pid in children:
             os.kill(pid, signal.SIGSTOP)

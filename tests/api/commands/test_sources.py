@@ -67,6 +67,10 @@ def test_a_list_has_one_source(file: pathlib.Path, monkeypatch: pytest.MonkeyPat
     assert options.serve.api_keys == ("three",)
 
 
+def test_a_list_takes_all_that_is_given() -> None:
+    assert bound(["--api-key", "a", "--api-key", "b"]).serve.api_keys == ("a", "b")
+
+
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What is printed, without its frame."""
     with pytest.raises(SystemExit) as ended:
@@ -80,7 +84,8 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[serve]\nprt = 1", "prt"),
+        ("[serve]\nprot = 1", "{path}: [serve] has no setting prot. Did you mean port?"),
+        ("[serve]\nexecutor = 'x'", "[serve][executor] must be one of auto, native, torch, null"),
         ("[serve.limits]\nhttpx = 1", "httpx"),
         ("[server]\nport = 1", "[server] is no table"),
         ("port = 1", "[port] is no table"),
@@ -89,7 +94,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             "[serve][port] must be a whole number of at most 64 bits, not 8",
         ),
         ("[serve]\napi-key = [5]", "[serve][api-key] must be text"),
-        ("[serve]\nmodel_name = 1.5", "[serve][model-name] must be text"),
+        ("[serve]\nrevision = 1.5", "[serve][revision] must be text"),
         ("[serve.limits]\nconnections-max = 3.5", "[limits][connections-max] must be a whole"),
         ("serve = 3", "must be a mapping"),
         ("[serve", "is not TOML"),
@@ -106,7 +111,7 @@ def test_a_wrong_file_is_a_usage_error_that_names_the_fault(
 ) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
-    assert said in refusal(["--config", str(path)], capsys)
+    assert said.replace("{path}", str(path)) in refusal(["--config", str(path)], capsys)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_the_table_names_value_and_source(capsys: pytest.CaptureFixture[str]) ->
     rows = {line.split()[0]: line for line in out.splitlines()}
     assert rows["MODEL"].split()[1:] == ["FOLDER", "command", "line"]
     assert rows["--port"].split()[1:] == ["9", "command", "line"]
-    assert rows["--resume-keep"].split()[1:] == ["60.0", "default"]
+    assert rows["--resume-keep"].split()[1:] == ["60.0", "s", "default"]
     assert rows["--host"].split()[1:] == ["127.0.0.1", "default"]
     assert "secret" not in out
 
@@ -175,6 +180,7 @@ def test_the_same_as_json(
         "option": "--limits.socket.age-s",
         "value": 60.0,
         "source": "environment, TRIOLET_LIMITS_SOCKET_AGE_S",
+        "unit": "s",
     }
     assert rows["MODEL"]["source"] == "default"
 

@@ -1,0 +1,193 @@
+"""One home in a frontend process: its links, ledger, journal, connections and responses.
+
+Each process has its own one, and perhaps such as were left by frontends that were given up
+(`runtime.processes.homes.home_owners`). What the life before left in a home's journal is taken over
+when it is opened; the API goes on with it when its connections are served.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from ..runtime.config import JournalSettings
+from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
+from ..runtime.frontend.frontend import Frontend
+from ..runtime.journal.disk_file import open_disk_journal
+from ..runtime.journal.journal import Journal, open_journal
+from ..runtime.journal.records import JournalUnreadable
+from ..runtime.journal.writer import JournalLimits
+from ..runtime.messages import EngineMembership, ForeignCall
+from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
+from ..runtime.text.input_processor import InputProcessor
+from ..transports.links.channel import Peer
+from ..transports.takeover.memory import map_slots
+from .application import Application
+from .http.held import HeldSlots
+from .responses.foreign import ForeignResponses, RootCalls
+from .serving.server import QueueSource, open_queue_source
+from .settings import ServerSettings
+from .span_export import make_tracer, open_span_export
+from .viewers import Viewers
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class FrontendHome:
+    """What one home is made of."""
+
+    number: int
+    frontend: Frontend
+    application: Application
+    source: QueueSource
+    # Streams of the life before this one.
+    adopted: list[AdoptedStream]
+    # Slots of connections that have ended, and the root does not know it; bounded by the slots.
+    ended: list[int]
+    # Where engines reach it.
+    endpoints: tuple[str, str]
+    # Set when responses of the life before can be read.
+    _has_adopted: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def adopt(self) -> None:
+        """Rebuild what clients ask for; calls of other frontends and a drain wait meanwhile."""
+        keep_s = self.frontend.settings.journal.adopted_keep_s
+        began_s = trio.current_time()
+        await self.application.adopt(self.adopted, keep_s)
+        if self.adopted:
+            took_s = trio.current_time() - began_s
+            logger.info("%d streams can be read on after %.2f s", len(self.adopted), took_s)
+        self.adopted.clear()
+        self._has_adopted.set()
+
+    async def carry_out(self, call: ForeignCall) -> Any:
+        """What another frontend asks of a response here. Raises `ApiError`."""
+        await self._has_adopted.wait()
+        return await self.application.carry_out(call)
+
+    async def drain(self, *, hands_over: bool) -> None:
+        """Task: see `Application.drain`."""
+        await self._has_adopted.wait()
+        grace_s = self.frontend.settings.times.grace_s
+        await self.application.drain(grace_s, hands_over=hands_over)
+
+
+@attrs.frozen(kw_only=True)
+class HomeOpener:
+    """Opens the homes of one process, which share its tokenizer."""
+
+    run_id: str
+    rank: int
+    settings: ServerSettings
+    inputs: InputProcessor
+
+    @asynccontextmanager
+    async def open(
+        self,
+        me: Peer,
+        fds: Mapping[str, int],
+        engines: EngineMembership,
+        *,
+        foreign: ForeignResponses,
+        root: RootCalls,
+        viewers: Viewers,
+        died_ns: int = 0,
+    ) -> AsyncIterator[FrontendHome]:
+        """A home by its number and term, with its descriptors by name, which the caller owns.
+
+        Engines hear of it when the root lists its endpoints. `died_ns` is of `FrontendInit`.
+        """
+        runtime, home = self.settings.runtime, me.rank
+        async with open_frontend_hub(self.run_id, me) as channel:
+            # Homes are more than ranks when a rank was revived; which engine is first is no matter.
+            place = home % max(1, runtime.frontends)
+            frontend = make_frontend(
+                Frontend, runtime, channel, self.inputs, term=me.epoch, rank=place
+            )
+            url, tracer = self.settings.serve.otlp_endpoint, None
+            if url:
+                tracer = make_tracer()
+                frontend.client.ledger.begin_trace = tracer.begin
+            opening = _open_journal(fds.get("journal"), me.epoch, runtime.journal)
+            with ExitStack() as owned:
+                async with opening as (journal, fault):
+                    adopted = _adopt(frontend, journal, engines, died_ns)
+                    ended = list[int]()
+                    application = Application(
+                        frontend,
+                        self.settings.serve,
+                        foreign,
+                        root,
+                        viewers,
+                        journal=journal,
+                        journal_fault=fault,
+                        slots=_enter_slots(owned, fds.get("connections"), ended),
+                    )
+                    async with (
+                        application.totals.open_page(fds.get("counters"), self.rank),
+                        open_span_export(tracer, url, os.environ, application.counters),
+                        open_frontend_services(channel, frontend.client),
+                        open_queue_source() as source,
+                    ):
+                        endpoints = channel.endpoints
+                        yield FrontendHome(
+                            home, frontend, application, source, adopted, ended, endpoints
+                        )
+
+
+def _adopt(
+    frontend: Frontend, journal: Journal | None, engines: EngineMembership, died_ns: int
+) -> list[AdoptedStream]:
+    """Go on with what the life before has left, where engines have it."""
+    frontend.client.journal, frontend.client.is_rebuilding = journal, True
+    frontend.client.apply_membership(engines)
+    began_s = trio.current_time()
+    adopted = [] if journal is None else adopt_streams(frontend, journal, died_ns)
+    frontend.client.handle_rebuilt()
+    if adopted:
+        took_s = trio.current_time() - began_s
+        logger.info("ledger of %d streams rebuilt in %.2f s", len(adopted), took_s)
+    return adopted
+
+
+@asynccontextmanager
+async def _open_journal(
+    fd: int | None, term: int, settings: JournalSettings
+) -> AsyncIterator[tuple[Journal | None, str]]:
+    """The journal behind this descriptor, if there is one; or why it cannot be used.
+
+    Then streams go on without.
+    """
+    limits = JournalLimits(bytes_max=settings.bytes_max)
+    async with AsyncExitStack() as opened:
+        journal, fault = None, ""
+        try:
+            if fd is not None and settings.folder:
+                keeping = open_disk_journal(fd, term, limits, settings.sync_ms / 1000)
+                journal = await opened.enter_async_context(keeping)
+            elif fd is not None:
+                journal = opened.enter_context(open_journal(fd, term, limits))
+        except (JournalUnreadable, OSError) as error:
+            fault = str(error)
+            logger.error("the journal of this frontend cannot be used: %s", error)
+        yield journal, fault
+
+
+def _enter_slots(owned: ExitStack, fd: int | None, ended: list[int]) -> HeldSlots | None:
+    """The slots in this memory, until the stack is left; None without, or if it cannot be mapped.
+
+    Connections end with this process then.
+    """
+    if fd is None:
+        return None
+    try:
+        memory = owned.enter_context(memoryview(owned.enter_context(map_slots(fd))))
+    except (OSError, ValueError) as error:
+        logger.error("the connection slots of this frontend cannot be used: %s", error)
+        return None
+    return HeldSlots(memory, ended.append)
