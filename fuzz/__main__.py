@@ -29,6 +29,7 @@ from .fuzzers import (
     grammars,
     handshake,
     journal,
+    journal_files,
     json,
     ledger,
     links,
@@ -37,6 +38,7 @@ from .fuzzers import (
     scheduler,
     simulator,
     supervision,
+    takeover,
     templates,
 )
 from .fuzzers.storm import (
@@ -49,6 +51,7 @@ from .fuzzers.storm import (
     press_handshake,
 )
 from .observers import NotInTime
+from .simulator.planted import render
 
 # The one list of fuzzers: `smoke`, `canary`, the commands and the tests all walk it.
 FUZZERS: tuple[AnyFuzzer, ...] = tuple(
@@ -61,6 +64,7 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
         grammars,
         handshake,
         journal,
+        journal_files,
         json,
         ledger,
         links,
@@ -69,10 +73,13 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
         scheduler,
         simulator,
         supervision,
+        takeover,
         templates,
     )
 )
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
+# Of campaigns of simulations: of whole servers, or of takeovers alone.
+HUNTS = {False: simulator.HUNT, True: takeover.HUNT}
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
@@ -101,7 +108,12 @@ InFlight = Annotated[
 ]
 Requests = Annotated[int, Parameter(help="How many requests.", validator=AT_LEAST_ONE)]
 Bugs = Annotated[bool, Parameter(help="Plant each known bug instead; each must be found.")]
+Kept = Annotated[bool, Parameter(help="With --bugs: write fuzz/simulator/PLANTED.md anew.")]
 Only = Annotated[str, Parameter(help="Of modules whose path has this in it.")]
+Takeover = Annotated[
+    bool, Parameter(help="One frontend and its clients' connections, byte by byte.")
+]
+Trace = Annotated[bool, Parameter(help="Print what happens in the first seed, and no more.")]
 Seeds = Annotated[int, Parameter(help="How many, one after the other.", validator=AT_LEAST_ONE)]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
@@ -201,7 +213,7 @@ def canary(*, seed: Seed = SMOKE_SEED) -> None:
 @app.command
 def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> None:
     """End requests in every way there is over a real engine; then every block must be free."""
-    from .fuzzers.kv_accounting import account
+    from .kv_accounting import account
 
     started = time.monotonic()
     accounts = trio.run(account, requests, seed)
@@ -212,15 +224,28 @@ def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> No
 
 
 @app.command
-def simulate(*, seeds: Seeds = 1000, seed: Seed = SMOKE_SEED, bugs: Bugs = False) -> None:
+def simulate(
+    *,
+    seeds: Seeds = 1000,
+    seed: Seed = SMOKE_SEED,
+    bugs: Bugs = False,
+    table: Kept = False,
+    trace: Trace = False,
+    takeover: Takeover = False,
+) -> None:
     """Simulate whole servers in which everything dies, one for each seed; judge every stream."""
+    hunt = HUNTS[takeover]
     with findings_as_sentences():
-        if bugs:
-            for line in simulator.find_bugs(seed):
-                print(line, flush=True)
+        if trace:
+            for line in simulator.trace_of(seed, hunt):
+                print(line, end="")
+        elif bugs:
+            rows = simulator.find_bugs(seed, partial(print, flush=True), hunt)
+            if table:
+                hunt.path.write_text(render(rows, seed, hunt))
         else:
             campaign = simulator.run_campaign(
-                seeds, seed, show=lambda so_far: print(so_far, flush=True)
+                seeds, seed, hunt, show=lambda so_far: print(so_far, flush=True)
             )
             print("\n".join(campaign.lines()))
 
@@ -237,7 +262,7 @@ def mutate(*, seeds: Seeds = 40, only: Only = "") -> None:
 @app.command
 def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
-    from .chaos.campaign import chaos as run_chaos
+    from .chaos.command import chaos as run_chaos
 
     with findings_as_sentences():
         sys.exit(run_chaos(options))

@@ -7,6 +7,7 @@ still fails. A fault is another target with one rule broken: a fuzzer that canno
 worth nothing.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,6 +69,7 @@ class Finding(Exception):
                 f" {len(self.events)} of them suffice:",
                 *shown,
                 f"{kind}: {self.error}",
+                *getattr(self.error, "__notes__", ()),
                 f"again: python -m triolet.fuzz {self.fuzzer} --seed {self.seed}"
                 f" --round {self.round_number}",
             ]
@@ -145,7 +147,7 @@ def run_canary(fuzzer: AnyFuzzer, fault: str, *, seed: int) -> tuple[int, Except
 def shrink(
     fuzzer: AnyFuzzer, events: Sequence[Any], target: object, error: Exception
 ) -> Sequence[Any]:
-    """A sublist that fails with the same kind of error; not always the shortest."""
+    """A sublist that fails in the same way; not always the shortest."""
     deadline = time.monotonic() + SHRINK_S
     checks = 0
     size = max(1, len(events) // 2)
@@ -154,7 +156,7 @@ def shrink(
             checks += 1
             if checks > SHRINK_CHECKS_MAX or time.monotonic() > deadline:
                 return events
-            if _fails(fuzzer, shorter, target, type(error)):
+            if _fails(fuzzer, shorter, target, _way_of(error)):
                 events = shorter
                 break
         else:
@@ -169,9 +171,14 @@ def _without_pieces(events: Sequence[Any], size: int) -> Iterator[list[Any]]:
         yield [*events[:start], *events[start + size :]]
 
 
-def _fails(fuzzer: AnyFuzzer, events: Sequence[Any], target: object, kind: type[Exception]) -> bool:
+def _fails(fuzzer: AnyFuzzer, events: Sequence[Any], target: object, way: object) -> bool:
     try:
         fuzzer.check(events, target)
     except Exception as error:  # by design, as above
-        return type(error) is kind
+        return _way_of(error) == way
     return False
+
+
+def _way_of(error: Exception) -> tuple[type[Exception], frozenset[str]]:
+    """What findings of one kind have in common: the words of their error, whatever its numbers."""
+    return type(error), frozenset(re.findall("[A-Za-z]+", str(error)))

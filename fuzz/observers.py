@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import pathlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,9 +17,12 @@ import attrs
 import trio
 
 from ..nurseries.processes.orphans import child_pids
+from ..nurseries.processes.spares import FORK_SERVER
+from ..nurseries.processes.title import PREFIX
 
 PROC = pathlib.Path("/proc")
 SHARED_MEMORY = "/dev/shm/"
+_MODULE = re.compile(r"\w+(\.\w+)+")
 # Of /proc/net/tcp: states by their hexadecimal names.
 ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSE_WAIT = "01", "04", "05", "06", "08"
 GONE = "gone"
@@ -43,6 +47,27 @@ def _stat(pid: int) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):
         return []
     return stat.rpartition(")")[2].split()
+
+
+def session_of(pid: int) -> int:
+    """The session that it is in; 0 when it is gone."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else 0
+
+
+def name_of(pid: int) -> str:
+    """Its title, else what it is called, of Python the module that it runs; "" when it is gone."""
+    try:
+        name = (PROC / str(pid) / "comm").read_text().strip()
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    if words[0].startswith(PREFIX):
+        return words[0]
+    modules = words[words.index("-m") + 1 :] if "-m" in words else []
+    while len(modules) > 1 and _MODULE.fullmatch(modules[1]):  # one that runs another
+        modules.pop(0)
+    return modules[0] if modules else name
 
 
 def all_pids() -> Iterator[int]:
@@ -207,6 +232,9 @@ def _cost(pid: int, *, is_root: bool) -> Cost | None:
 def _name(command: list[str], *, is_root: bool) -> str:
     if is_root:
         return "root"
+    if command[0].startswith(PREFIX):
+        title = command[0].removeprefix(PREFIX)
+        return title if title == FORK_SERVER.strip() else title.partition(" ")[0].rstrip(",")
     for word in command:
         if word.startswith("triolet.") and not word.endswith("boot"):
             if ".worker." in word:

@@ -1,4 +1,4 @@
-"""Chaos campaign: a real tree, bystanders on it, one fault after another, and the report.
+"""Chaos campaign: a real tree, bystanders on it, one fault after another.
 
 A shell: `fault_plan` says what comes, `faults` makes and proves it, `checkers` judge. Faults come
 in segments; between two the bystanders end and the run must be as it was in the beginning. The
@@ -6,25 +6,21 @@ root is killed last.
 """
 
 import contextlib
-import pathlib
 import random
 import re
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
 import trio
-from rich.console import Console
 
-from ...api.commands.exits import until_terminated
-from ...api.commands.figures import check_target, shows_table, write_figures
-from ...nurseries.tasks.service import single_error
 from ...runtime.processes.control_server import ControlCallFailed
 from ..observers import NotInTime, wait_until
 from . import faults
 from .checkers import (
+    DISK_FULL,
+    GIVEN_UP,
     Disturbance,
     QuietLook,
     judge_abort,
@@ -34,16 +30,20 @@ from .checkers import (
     judge_stream,
 )
 from .clients import open_events
-from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
+from .fault_plan import DECK, DISK, LINKS, NETWORK, NO_FDS, STARVES, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
 from .keepsakes import Keepsakes
-from .learning import Answers, answers_of, judge_null, learn_apart, run_scripts
+from .learning import Answers, answers_of, judge_null, run_scripts
 from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
 from .options import ChaosOptions
-from .own_faults import run_fault
-from .report import FaultOutcome, Report
-from .served_run import ServedRun, open_served_run
+from .own_faults import run_poison, run_starved
+from .report.report import FaultOutcome, Report
+from .served_run import ServedRun
+from .surroundings.descriptors import run_without_descriptors
+from .surroundings.disk import run_full_disk, run_torn_journals
+from .surroundings.links import run_link
+from .surroundings.network import run_network
 
 # Faults between two quiet looks: one of each kind.
 SEGMENT_FAULTS = len(DECK)
@@ -54,10 +54,12 @@ QUIET_S = 50.0
 SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
-# Where a line of the log begins that is not the rest of one, and what says that memory was wanting.
+# Where a line of the log begins that is not the rest of one, and what says that memory was wanting,
+# or room on a disk.
 _RECORDS = re.compile(r"^(?=\d\d:\d\d:\d\d )", re.MULTILINE)
 _WANT = re.compile(
     r"MemoryError|Cannot allocate memory|can't start new thread|failed to map segment"
+    rf"|{GIVEN_UP}.*{DISK_FULL}"
 )
 # Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
 ABORTS = (
@@ -66,37 +68,6 @@ ABORTS = (
     (FaultKind.CANCEL_HTTP, FaultKind.HALF_CLOSE),
     (FaultKind.FIN, FaultKind.RST),
 )
-
-
-async def run_campaign(options: ChaosOptions) -> Report:
-    """Run it to its end. Raises `Lost` or `NotInTime` if the run does not even come up.
-
-    Cancellation: the run is stopped, nothing of it is left.
-    """
-    plan = make_plan(
-        options.seed,
-        options.faults,
-        engines=options.engines,
-        frontends=options.frontends,
-        scripts=len(PROBES),
-        workers=options.workers,
-        kinds=options.kinds(),
-    )
-    report = Report(options.seed, digest(plan), options.words_of_replay())
-    began_s = trio.current_time()
-    with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
-        path = pathlib.Path(folder)
-        answers = await learn_apart(options, path) if options.unlike else []
-        words, program = options.words_of_serve(), options.program()
-        async with open_served_run(path, words, program) as run:
-            campaign = Campaign(options, run, report, answers)
-            try:
-                await campaign.run(plan)
-            except* NotInTime as group:  # what did not come back ends the campaign, in red
-                report.violations.append(Violation("I8", str(single_error(group))))
-            report.violations += log_violations(run.log())
-    report.seconds = trio.current_time() - began_s
-    return report
 
 
 def log_violations(log: str) -> list[Violation]:
@@ -139,27 +110,53 @@ class Campaign:
     disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
     _baseline: QuietLook | None = attrs.field(default=None, init=False)
     _keepsakes: Keepsakes = attrs.field(init=False)
+    _shown: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         options = self.options
         self._keepsakes = Keepsakes(self.served.port, options.keys()[-1], not options.unlike)
 
-    async def run(self, plan: Sequence[Fault]) -> None:
-        """All segments, then the end of the root. Raises `NotInTime`."""
-        places, bound_s = self.options.places(), RECOVERY_S * self.options.patience
-        await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=bound_s)
+    async def begin(self) -> None:
+        """Wait for all of it, learn what is right, and what it holds. Raises `NotInTime`."""
+        await self.wait_whole()
         await self._learn()
         await self._keepsakes.make()
-        spares = self.options.spares()
-        await wait_until(lambda: self.served.has_spares(spares), "it has spares", seconds=bound_s)
+        await self.wait_spares()
         self._baseline = await self.served.quiet_look()
+
+    async def run_faults(self, plan: Sequence[Fault]) -> None:
+        """All segments, or as many as there is time for. Raises `NotInTime`."""
         for start in range(0, len(plan), SEGMENT_FAULTS):
+            if self.is_late():
+                break
             await self._run_segment(plan[start : start + SEGMENT_FAULTS])
-            await self._check_quiet()
+            await self.check_quiet()
             over_sse, on_socket = ABORTS[start // SEGMENT_FAULTS % len(ABORTS)]
             await self._check_abort(over_sse, Transport.SSE)
             await self._check_abort(on_socket, Transport.SOCKET)
-        await self._kill_root()
+            self.show_running()
+
+    def show_running(self) -> None:
+        """How far it is, in a line on stderr, and what is wrong since the last one."""
+        found = self.report.all_violations()
+        for violation in found[self._shown :]:
+            sys.stderr.write(f"VIOLATION {violation.invariant}: {violation.evidence[:200]}\n")
+        self._shown = len(found)
+        sys.stderr.write(f"{self.report.running_line(trio.current_time())}\n")
+
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return trio.current_time() > self.report.began_s + self.options.most_s()
+
+    async def wait_whole(self) -> None:
+        """Raises `NotInTime`."""
+        places, bound_s = self.options.places(), RECOVERY_S * self.options.patience
+        await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=bound_s)
+
+    async def wait_spares(self) -> None:
+        """Raises `NotInTime`."""
+        spares, bound_s = self.options.spares(), RECOVERY_S * self.options.patience
+        await wait_until(lambda: self.served.has_spares(spares), "it has spares", seconds=bound_s)
 
     async def _learn(self) -> None:
         """The right answers, where they are not known, and that undisturbed streams have them."""
@@ -174,30 +171,44 @@ class Campaign:
 
     async def _run_segment(self, plan: Sequence[Fault]) -> None:
         chance = random.Random(f"{self.options.seed}/{plan[0].number}")
-        keys = self.options.keys()
-        bystanders = Bystanders(self.served.port, chance, keys[plan[0].number])
+        key, patience = self.options.keys()[plan[0].number], self.options.patience
+        bystanders = Bystanders(self.served.port, chance, key, patience)
         runner = FaultRunner(self.served, self.options.places(), self.options.patience)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bystanders.run, BYSTANDERS_HTTP, BYSTANDERS_SOCKETS)
-            async with trio.open_nursery() as slow:
-                for fault in plan:
-                    outcome = FaultOutcome(fault.number, fault.kind, fault.place)
-                    self.report.outcomes.append(outcome)
-                    bystanders.key = runner.key = keys[fault.number]
-                    await run_fault(runner, fault, outcome, slow)
-                    await self._check_keepsakes(fault, outcome)
-            bystanders.stopping = True
-        self._judge([*bystanders.histories, *runner.histories], runner)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bystanders.run, BYSTANDERS_HTTP, BYSTANDERS_SOCKETS)
+                await self._make_faults(plan, bystanders, runner)
+                bystanders.stopping = True
+        finally:
+            self.report.draw_streams([*bystanders.histories, *runner.histories])
+        self.judge([*bystanders.histories, *runner.histories], runner)
         for history in bystanders.histories:
             self.report.count_gap(history, runner.disturbances)
 
+    async def _make_faults(
+        self, plan: Sequence[Fault], bystanders: Bystanders, runner: FaultRunner
+    ) -> None:
+        keys = self.options.keys()
+        async with trio.open_nursery() as slow:
+            for fault in plan:
+                if self.is_late():
+                    break
+                outcome = FaultOutcome(fault.number, fault.kind, fault.place)
+                self.report.outcomes.append(outcome)
+                bystanders.key = runner.key = keys[fault.number]
+                await _run_fault(runner, fault, outcome, slow)
+                await self._check_keepsakes(fault, outcome)
+
     async def _check_keepsakes(self, fault: Fault, outcome: FaultOutcome) -> None:
-        """Of frontends that have died."""
+        """Of frontends that have died; with a journal that was given up, they are forgotten."""
+        if fault.kind is FaultKind.FULL_DISK:
+            await self._keepsakes.make()
         if any(place.startswith("frontend") for place in (fault.place, *fault.also)):
             outcome.violations += await self._keepsakes.check()
             self.report.checks.update(["kept"])
 
-    def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
+    def judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
+        """What these streams were, all of them over, with what `runner` remembers."""
         for history in histories:
             self.report.violations += self._judge_one(history, runner.disturbances)
             self.report.count_stream(history, runner.blame(history))
@@ -220,7 +231,7 @@ class Campaign:
 
     # ---- between segments
 
-    async def _check_quiet(self) -> None:
+    async def check_quiet(self) -> None:
         """Wait until the run is as it was; what still is not after a while is a violation."""
         baseline = self._baseline
         assert baseline is not None
@@ -254,7 +265,8 @@ class Campaign:
         ]
         if self.options.step_s():  # else no number of steps is too many
             self.report.checks.update(["I12"])
-        self._judge(runner.histories, runner)
+        self.report.draw_streams(runner.histories)
+        self.judge(runner.histories, runner)
 
     async def _settled(self, judge: Callable[[QuietLook], list[Violation]]) -> list[Violation]:
         return await settled(self.served.quiet_look, judge, QUIET_S * self.options.patience)
@@ -267,7 +279,7 @@ class Campaign:
             if place.startswith("engine") and "/" not in place
         }
 
-    async def _kill_root(self) -> None:
+    async def kill_root(self) -> None:
         """The last act, with streams under way."""
         death_s = ROOT_DEATH_S * self.options.patience
         number = len(self.report.outcomes)
@@ -294,6 +306,7 @@ class Campaign:
                 nursery.start_soon(stream, transport)
             await wait_until(have_begun, "the last streams begin", seconds=STREAM_DEADLINE_S)
             began_s = trio.current_time()
+            outcome.begin(began_s)
             try:
                 outcome.proof = await faults.kill(self.served.pid)
             except faults.Void as void:
@@ -309,32 +322,28 @@ class Campaign:
         outcome.violations += judge_root_death(*remains, open_, death_s)
         for history in histories:
             self.report.count_stream(history, FaultKind.KILL_ROOT)
+        self.report.draw_streams(histories)
         self.report.checks.update(["I5", "I6"])
 
 
-EXIT_GREEN, EXIT_RED = 0, 1
-# Of the table, where nobody looks at a terminal.
-COLUMNS = 120
-
-
-def chaos(options: ChaosOptions) -> int:
-    """Run the campaign and print what it showed; the exit code."""
-    check_target(options.json)
-    report = trio.run(until_terminated, partial(run_campaign, options))
-    if shows_table(options.json):
-        show(report)
-    write_figures(options.json, {"command": "chaos", **report.as_json()})
-    return exit_code(report)
-
-
-def exit_code(report: Report) -> int:
-    """Of the command."""
-    return EXIT_GREEN if report.is_green() else EXIT_RED
-
-
-def show(report: Report) -> None:
-    """The table, and in sentences what it does not hold."""
-    console = Console(width=None if sys.stdout.isatty() else COLUMNS)
-    console.print(report.table())
-    for sentence in report.sentences():
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+async def _run_fault(
+    runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
+) -> None:
+    """Make any fault and see its recovery; see `FaultRunner.run`."""
+    if fault.kind is FaultKind.POISON:
+        await runner.make(outcome, partial(run_poison, runner, fault, outcome))
+    elif fault.kind in STARVES:
+        await runner.make(outcome, partial(run_starved, runner, fault, outcome, nursery))
+    elif fault.kind in NO_FDS:
+        made = partial(run_without_descriptors, runner, fault, outcome, nursery)
+        await runner.make(outcome, made)
+    elif fault.kind in DISK:
+        is_full = fault.kind is FaultKind.FULL_DISK
+        run = run_full_disk if is_full else run_torn_journals
+        await runner.make(outcome, partial(run, runner, fault, outcome, nursery))
+    elif fault.kind in LINKS:
+        await runner.make(outcome, partial(run_link, runner, fault, outcome, nursery))
+    elif fault.kind in NETWORK:
+        await runner.make(outcome, partial(run_network, runner, fault, outcome))
+    else:
+        await runner.run(fault, outcome, nursery)

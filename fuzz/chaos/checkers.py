@@ -26,6 +26,9 @@ HEALTH_TRUTH_S = 2.0
 ABORT_STEPS_MAX = 2
 # From the frontend's order to the engine that reads it, on two busy cores.
 ABORT_NEWS_S = 0.2
+# How the log and /health tell of journals.
+GIVEN_UP, DISK_FULL = "the journal is given up", "File too large"
+ENDS_EARLY = "the journal ends before its end"
 # What one process may gain over a campaign: allocator slack, never a leak per request or fault.
 RSS_GROWTH_BYTES_MAX = 64 * 2**20
 
@@ -48,14 +51,17 @@ class Disturbance:
     is_death: bool
     since_s: float
     until_s: float
-    # Want of memory.
+    # Want of memory, or of a journal.
     is_want: bool = False
+    # What began so shortly before it, or later, may be forgotten.
+    forgets_s: float = -math.inf
 
     def excuses(self, history: StreamHistory) -> bool:
-        """Whether it is a want of memory of this stream's frontend, which may be any before its
-        first event."""
+        """Whether it is a want of this stream's frontend, which may be any before its first event,
+        or made it forget the stream."""
         frontends = "frontend" if history.frontend is None else f"frontend {history.frontend}"
-        return self.is_want and self.place.startswith(frontends)
+        is_forgotten = history.started_s >= self.since_s - self.forgets_s
+        return (self.is_want or is_forgotten) and self.place.startswith(frontends)
 
     @property
     def engine(self) -> str:
@@ -252,6 +258,19 @@ def judge_epochs(
     return found
 
 
+def judge_lives(fault: Fault, before: Mapping[str, int], now: Mapping[str, int]) -> list[Violation]:
+    """The epochs before and after this fault: those of what it ends are new, and no others."""
+    judged = judge_epochs(before, now, fault.deaths)
+    if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
+        engine = fault.place.partition("/")[0]
+        judged = judged and judge_epochs(before, now, {engine: 1})
+    if any(each.startswith("spare") for each in fault.also):  # it may have been a successor by then
+        for place, deaths in fault.deaths.items():
+            twice = {**fault.deaths, place: deaths + 1}
+            judged = judged and judge_epochs(before, now, twice)
+    return judged
+
+
 def judge_poison(
     first: StreamHistory, again: StreamHistory, epochs: Sequence[Mapping[str, int]]
 ) -> list[Violation]:
@@ -280,6 +299,36 @@ def judge_starved(
     place, killed = fault.place.partition("/")[0], int(fault.kind is FaultKind.STARVE_BOOT)
     died = judge_epochs(before, after, {place: 1 + killed})
     return died and judge_epochs(before, after, {place: 1} if killed else {})
+
+
+def judge_full_disk(said: Sequence[str], rank: int, log: str) -> list[Violation]:
+    """I13 of a frontend whose journal could not grow: /health and the log say it, each once.
+
+    `said` is what /health called degraded.
+    """
+    found = []
+    if len(said) != 1 or DISK_FULL not in said[0]:
+        found.append(Violation("I13", f"/health of frontend {rank} called degraded: {list(said)}"))
+    lines = [line for line in log.splitlines() if GIVEN_UP in line]
+    if len(lines) != 1 or DISK_FULL not in lines[0]:
+        found.append(Violation("I13", f"the log said of the full disk of frontend {rank}: {lines}"))
+    return found
+
+
+def judge_torn(
+    before: Mapping[str, int], after: Mapping[str, int], torn: int, log: str
+) -> list[Violation]:
+    """I11 and I13 of a server that began anew with journals that were torn: all are later lives,
+    and the log says of each torn one that it ends early."""
+    top = max(before.values())
+    found = [
+        Violation("I11", f"{place}: epoch {epoch} after {top}, in another run")
+        for place, epoch in after.items()
+        if epoch <= top
+    ]
+    if (lines := log.count(ENDS_EARLY)) != torn:
+        found.append(Violation("I13", f"{torn} journals were torn, and the log has {lines}"))
+    return found
 
 
 def judge_abort(

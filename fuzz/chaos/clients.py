@@ -64,7 +64,7 @@ async def open_stream(port: int, *, tiny: bool = False) -> AsyncIterator[trio.So
     with trio.socket.socket() as sock:
         if tiny:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, TINY_BUFFER_BYTES)
-        with _losses():
+        with losses():
             await sock.connect((HOST, port))
         yield trio.SocketStream(sock)
 
@@ -84,7 +84,7 @@ async def open_events(
 
 
 @contextlib.contextmanager
-def _losses() -> Iterator[None]:
+def losses() -> Iterator[None]:
     """Whatever the kernel says of a dead connection, as `Lost`."""
     try:
         yield
@@ -111,13 +111,13 @@ class SseConnection:
 
     async def create(self, body: Event) -> None:
         """Ask for a response."""
-        with _losses():
+        with losses():
             await self._http.send("POST", PATH, {**body, "stream": True}, _headers(self.key))
 
     async def resume(self, response_id: str, after: int) -> None:
         """Ask for the events of a response behind this number."""
         path = f"{PATH}/{response_id}?stream=true&starting_after={after}"
-        with _losses():
+        with losses():
             await self._http.send("GET", path, None, _headers(self.key))
 
     async def receive(self) -> Event:
@@ -135,7 +135,7 @@ class SseConnection:
 
     async def _more(self) -> Event | None:
         """Read on; an event if the answer is a refusal that is whole now."""
-        with _losses():
+        with losses():
             event = await self._http.next_event()
         match event:
             case h11.Response():
@@ -166,7 +166,7 @@ class SocketConnection:
 
     async def shake_hands(self) -> None:
         """The opening handshake. Raises `Lost` also when it is refused."""
-        with _losses():
+        with losses():
             status = await self._client.handshake(PATH, _headers(self.key))
         if status != 101:
             raise Lost(f"the handshake was answered by {status}")
@@ -182,12 +182,12 @@ class SocketConnection:
 
     async def send(self, event: Event) -> None:
         """Send any event. Raises `Lost`."""
-        with _losses():
+        with losses():
             await self._client.send(event)
 
     async def receive(self) -> Event:
         """The next event."""
-        with _losses():
+        with losses():
             event = await self._client.receive()
         if event is None:
             raise Lost(f"closed with {self._client.closed}")
@@ -195,7 +195,7 @@ class SocketConnection:
 
     async def leave(self) -> None:
         """The closing handshake, as far as saying goodbye; then close."""
-        with contextlib.suppress(Lost), _losses():
+        with contextlib.suppress(Lost), losses():
             await self._client.close()
         await trio.aclose_forcefully(self.stream)
 
@@ -212,7 +212,7 @@ async def ask(
     Raises `Lost`.
     """
     async with open_stream(port) as stream:
-        with _losses():
+        with losses():
             answer = await HttpClient(stream).request(method, path, body, headers=_headers(key))
     try:
         return answer.status, json.loads(answer.body)

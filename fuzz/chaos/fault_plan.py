@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from ...engine.messages import BootPhase
+from ...nurseries.processes.spares import APART
 
 # Half of the moments are at the beginning, where requests change state most.
 EARLY_TOKENS = (0, 1, 2, 3)
@@ -37,8 +38,8 @@ POISON_SEED = 0x706F69736F6E00
 # What gets no more memory stays so long without: over several responses.
 STARVED_S = (0.3, 0.6, 1.2)
 
-# Where a server's spare engine is in the tree.
-SPARE_ENGINE = "spare engine 0"
+# Where a server's spares are in the tree.
+SPARE_ENGINE, SPARE_FRONTEND = "spare engine 0", "spare frontend 0"
 
 
 class FaultKind(enum.StrEnum):
@@ -78,10 +79,28 @@ class FaultKind(enum.StrEnum):
     STARVE_FRONTEND = "starve frontend"
     STARVE_BOOT = "starve in boot"  # an engine is killed, and its successor gets no memory
     KILL_ADOPTER = "kill frontend, successor"  # a frontend, then the one that adopts its streams
+    KILL_THREE = "kill engine, worker, spare"
+    KILL_FRONTENDS = "kill two frontends"  # of two: all there are
+    KILL_FRONT = "kill frontend, engine, spare"  # and the one that waits to succeed the frontend
+    DELAY = "network delay"
+    LOSS = "network loss"
+    SILENCE = "network silence"  # nothing passes, then the connection is reset
+    CUT = "network cut"
+    NO_FDS_FRONTEND = "no descriptors frontend"  # it can open none more
+    NO_FDS_ENGINE = "no descriptors engine"
+    LINK_CUT = "link cut"  # between a frontend and an engine
+    LINK_STALL = "link stall"  # nothing passes on the links of one of them
+    LINK_DELAY = "link delay"  # now and again
+    CONTROL_CUT_ENGINE = "control cut engine"  # from the root: an engine without it ends
+    CONTROL_CUT_FRONTEND = "control cut frontend"
+    FULL_DISK = "full disk"  # of a frontend's journal
+    TORN_JOURNAL = "kill root, tear journals"
 
 
-# The root dies once, as the last act.
-DECK = tuple(kind for kind in FaultKind if kind is not FaultKind.KILL_ROOT)
+# Where journals are on disk.
+DISK = frozenset({FaultKind.FULL_DISK, FaultKind.TORN_JOURNAL})
+# The root dies for good once, as the last act.
+DECK = tuple(kind for kind in FaultKind if kind not in DISK | {FaultKind.KILL_ROOT})
 ON_ENGINE = frozenset(
     {
         FaultKind.KILL_WORKER,
@@ -101,6 +120,9 @@ ON_ENGINE = frozenset(
         FaultKind.STARVE_WORKER,
         FaultKind.STARVE_ENGINE,
         FaultKind.STARVE_BOOT,
+        FaultKind.KILL_THREE,
+        FaultKind.NO_FDS_ENGINE,
+        FaultKind.CONTROL_CUT_ENGINE,
     }
 )
 # The others are of an engine itself, or of a frontend.
@@ -117,16 +139,37 @@ ON_WORKER = frozenset(
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
 # Two lives end: that of an engine or a frontend, and its successor's.
 TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT, FaultKind.KILL_ADOPTER})
-ON_ROOT = frozenset({FaultKind.KILL_ROOT, FaultKind.STOP_ROOT, FaultKind.FREEZE_TREE})
+ON_ROOT = frozenset(
+    {
+        FaultKind.KILL_ROOT,
+        FaultKind.STOP_ROOT,
+        FaultKind.FREEZE_TREE,
+        FaultKind.TORN_JOURNAL,
+    }
+)
+# Of the connections between a frontend and an engine.
+LINKS = frozenset({FaultKind.LINK_CUT, FaultKind.LINK_STALL, FaultKind.LINK_DELAY})
+# Of the control channel between the root and a child of it.
+CONTROL_CUTS = frozenset({FaultKind.CONTROL_CUT_ENGINE, FaultKind.CONTROL_CUT_FRONTEND})
 ON_FRONTEND = frozenset(
     {
+        *LINKS,
         FaultKind.KILL_FRONTEND,
         FaultKind.STOP_FRONTEND,
         FaultKind.HANG_FRONTEND,
         FaultKind.STARVE_FRONTEND,
         FaultKind.KILL_ADOPTER,
+        FaultKind.KILL_FRONTENDS,
+        FaultKind.KILL_FRONT,
+        FaultKind.NO_FDS_FRONTEND,
+        FaultKind.CONTROL_CUT_FRONTEND,
+        FaultKind.FULL_DISK,
     }
 )
+# Its next descriptor is not to be had.
+NO_FDS = frozenset({FaultKind.NO_FDS_FRONTEND, FaultKind.NO_FDS_ENGINE})
+# Of the connection between a client and the server.
+NETWORK = frozenset({FaultKind.DELAY, FaultKind.LOSS, FaultKind.SILENCE, FaultKind.CUT})
 # It may live or die of it.
 STARVES = frozenset(
     {
@@ -139,6 +182,7 @@ STARVES = frozenset(
 KILLS = frozenset(
     {
         *HANGS,
+        *CONTROL_CUTS,
         FaultKind.KILL_WORKER,
         FaultKind.KILL_ENGINE,
         FaultKind.KILL_SUCCESSOR,
@@ -151,6 +195,9 @@ KILLS = frozenset(
         FaultKind.CRASH_WORKER,
         FaultKind.KILL_FRONTEND,
         FaultKind.KILL_ADOPTER,
+        FaultKind.KILL_THREE,
+        FaultKind.KILL_FRONTENDS,
+        FaultKind.KILL_FRONT,
     }
 )
 STOPS = frozenset(
@@ -178,7 +225,7 @@ class Transport(enum.StrEnum):
 @attrs.frozen(kw_only=True)
 class Fault:
     """One fault. `rank` is that of the engine or frontend it hits, where it hits one, `worker` that
-    of a worker in it; `also` are others that it kills in the same moment.
+    of a worker in it; `also` are others that it kills in the same moment, or a link's other end.
 
     It is made when its probe, a stream of the script with this number, has shown `token` tokens;
     with 0, as soon as the request was sent. A poison acts by itself, where its token of this index
@@ -220,7 +267,7 @@ class Fault:
             return {f"engine {self.rank}": 1}
         if self.kind not in KILLS or self.kind in ON_WORKER:
             return {}
-        also = dict.fromkeys((place for place in self.also if place != SPARE_ENGINE), 1)
+        also = dict.fromkeys((place for place in self.also if is_supervised(place)), 1)
         return {self.place: 2 if self.kind in TWICE else 1, **also}
 
 
@@ -263,23 +310,30 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         **dict.fromkeys(STOPS - ON_ROOT, WATCHED_STOPS_S[STOPS_S.index(stopped_s)]),
         FaultKind.STOP_ROOT: stopped_s,
         **dict.fromkeys(SLOW, slow_s),
-        **dict.fromkeys(STARVES, STARVED_S[SLOW_S.index(slow_s)]),
+        **dict.fromkeys(STARVES | NO_FDS | {FaultKind.FULL_DISK}, STARVED_S[SLOW_S.index(slow_s)]),
+        **dict.fromkeys(NETWORK - {FaultKind.CUT}, slow_s / 2),
+        **dict.fromkeys(LINKS - {FaultKind.LINK_CUT}, slow_s / 2),
         FaultKind.KILL_SUCCESSOR: boot_s,
         FaultKind.KILL_ADOPTER: ADOPTIONS_S[BOOTS_S.index(boot_s)],
         FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,
     }
     other = (f"engine {(engine + 1) % engines}",) if engines > 1 else ()
+    next_frontend = (f"frontend {(frontend + 1) % frontends}",) if frontends > 1 else ()
     also = {
         FaultKind.KILL_ENGINES: other,
         FaultKind.KILL_PAIR: (f"frontend {frontend}",),
         FaultKind.KILL_SPARE: (SPARE_ENGINE,),
         FaultKind.STARVE_BOOT: (SPARE_ENGINE,),
         FaultKind.KILL_ALL: (*other, SPARE_ENGINE),
+        FaultKind.KILL_THREE: (f"engine {engine}/worker 0", SPARE_ENGINE),
+        FaultKind.KILL_FRONTENDS: next_frontend,
+        FaultKind.KILL_FRONT: (f"engine {engine}", SPARE_FRONTEND),
+        **dict.fromkeys(LINKS, (f"engine {engine}",)),
     }
     phases = list(BootPhase)
     phase = phases[BOOTS_S.index(boot_s) % len(phases)] if kind is FaultKind.KILL_BOOT else ""
-    if kind in CANCELS:
-        token = max(1, token)  # a response is cancelled by its id, which its first event tells
+    if kind in CANCELS | NETWORK:
+        token = max(1, token)  # of its id, which its first event has, is all that can be named
     return Fault(
         number=number,
         kind=kind,
@@ -293,7 +347,12 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     )
 
 
-def digest(plan: Sequence[Fault]) -> str:
+def is_supervised(place: str) -> bool:
+    """Whether the end of what is there is the end of a life: it serves, and is no worker."""
+    return "/" not in place and not place.startswith(APART)
+
+
+def digest(plan: Sequence[attrs.AttrsInstance]) -> str:
     """Tells two plans apart; the same seed gives the same one."""
     text = "\n".join(repr(attrs.astuple(fault)) for fault in plan)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@ gone on the server's side.
 import math
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -20,19 +20,9 @@ from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.tcp_client import reset
 from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until
 from . import faults
-from .checkers import Disturbance, judge_epochs, judge_health
+from .checkers import Disturbance, judge_health, judge_lives
 from .clients import EventConnection, Lost, open_events
-from .fault_plan import (
-    CANCELS,
-    HANGS,
-    KILLS,
-    SLOW,
-    SPARE_ENGINE,
-    STOPS,
-    TWICE,
-    Fault,
-    FaultKind,
-)
+from .fault_plan import CANCELS, CONTROL_CUTS, HANGS, KILLS, SLOW, STOPS, TWICE, Fault, FaultKind
 from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import (
     BULK,
@@ -43,7 +33,7 @@ from .load import (
     read_whole,
     start_history,
 )
-from .report import FaultOutcome
+from .report.report import FaultOutcome
 from .served_run import ServedRun, epochs_of
 
 # A null engine is back in two seconds on a quiet machine, a torch one in five; two busy cores
@@ -75,8 +65,8 @@ class FaultRunner:
     disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
     checks: Counter[str] = attrs.field(factory=Counter, init=False)
     # {history's name: the kind of fault that its client suffered}
-    _victims: dict[str, FaultKind] = attrs.field(factory=dict, init=False)
-    _kinds: dict[Disturbance, FaultKind] = attrs.field(factory=dict, init=False)
+    _victims: dict[str, str] = attrs.field(factory=dict, init=False)
+    _kinds: dict[Disturbance, str] = attrs.field(factory=dict, init=False)
 
     async def run(self, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery) -> None:
         """Make one fault and see its recovery; `nursery` holds what outlasts it.
@@ -103,7 +93,7 @@ class FaultRunner:
                 outcome.void = f"its probe lost the connection: {lost}"
             await trio.sleep(AGAIN_S)
 
-    def blame(self, history: StreamHistory) -> FaultKind | None:
+    def blame(self, history: StreamHistory) -> str | None:
         """The fault that ended this stream, if one did."""
         if history.name in self._victims:
             return self._victims[history.name]
@@ -124,6 +114,7 @@ class FaultRunner:
         before = await self.wait_there(fault)
         await nursery.start(self.run_probe, fault)
         since_s = trio.current_time()
+        outcome.begin(since_s)
         is_death = fault.kind in KILLS
         pids = [before[place].pid for place in (fault.place, *fault.also)]
         try:
@@ -141,7 +132,7 @@ class FaultRunner:
             )
             outcome.recovery_s = trio.current_time() - (since_s if is_death else resumed_s)
         finally:
-            until_s = trio.current_time()
+            until_s = outcome.until_s = trio.current_time()
             for place in (fault.place, *fault.also):
                 disturbance = Disturbance(
                     place=place, is_death=bool(fault.deaths), since_s=since_s, until_s=until_s
@@ -174,6 +165,8 @@ class FaultRunner:
             outcome.proof = f"SIGSEGV: {await faults.kill(*pids, by=signal.SIGSEGV)}"
         elif fault.kind in HANGS:
             await self._hang(fault, outcome, *pids)
+        elif fault.kind in CONTROL_CUTS:
+            outcome.proof = await faults.cut_control(pids[0], self.served.pid)
         else:
             outcome.proof = await faults.kill(*pids)
         if fault.kind in TWICE:  # before all else: a successor boots in some tenths of a second
@@ -205,7 +198,7 @@ class FaultRunner:
         pids.append(found.pid)
         return f"{await faults.kill(found.pid)} in phase {found.facts.get('phase', 'serve')}"
 
-    def remember(self, disturbance: Disturbance, kind: FaultKind) -> None:
+    def remember(self, disturbance: Disturbance, kind: str) -> None:
         """It is over: what it did may be put down to it."""
         self.disturbances.append(disturbance)
         self._kinds[disturbance] = kind
@@ -213,7 +206,7 @@ class FaultRunner:
     async def _check_health(
         self, fault: Fault, outcome: FaultOutcome, before: dict[str, int]
     ) -> None:
-        engine = fault.place.partition("/")[0]
+        engine = next(place for place in fault.deaths if place.startswith("engine"))
 
         async def is_reported() -> bool:
             try:
@@ -232,10 +225,14 @@ class FaultRunner:
         self.checks.update(["I10"])
 
     async def run_probe(
-        self, fault: Fault, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        fault: Fault,
+        port: int = 0,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """A stream that goes on to its end; started when the fault's moment has come."""
-        history, port = self.begin(fault), self.served.port
+        history = self.begin(fault)
         history.comes_back = True
         moment = trio.Event()
 
@@ -245,7 +242,8 @@ class FaultRunner:
                 task_status.started()
 
         body = PROBES[fault.script].body()
-        await read_whole(port, body, history, key=self.key, on_event=look)
+        port = port or self.served.port
+        await read_whole(port, body, history, key=self.key, on_event=look, patience=self.patience)
         if not moment.is_set():
             task_status.started()
 
@@ -287,6 +285,7 @@ class FaultRunner:
         connection: EventConnection,
         history: StreamHistory,
     ) -> None:
+        outcome.begin(trio.current_time())
         outcome.proof = await faults.cancel(fault, self.served.port, connection, history)
         await read_history(connection, history)
         if history.ending is not Ending.CANCELLED:
@@ -303,6 +302,7 @@ class FaultRunner:
         port = self.served.port
         mine = connection.stream.socket.getsockname()[1]
         began_s, notice_s = trio.current_time(), NOTICE_S * self.patience
+        outcome.begin(began_s)
         outcome.proof = await faults.disconnect(fault, port, connection, history)
 
         async def is_closed() -> bool:
@@ -330,6 +330,7 @@ class FaultRunner:
         try:
             async with self.open(fault, tiny=True) as connection:
                 await self._reach(fault, connection, history, metadata=BULK)
+                outcome.begin(trio.current_time())
                 try:
                     outcome.proof = await faults.hold(fault, self.served.port, connection)
                 finally:
@@ -353,19 +354,6 @@ class FaultRunner:
         if is_victim:
             self._victims[name] = fault.kind
         return history
-
-
-def judge_lives(fault: Fault, before: Mapping[str, int], now: Mapping[str, int]) -> list[Violation]:
-    """The epochs before and after this fault: those of what it ends are new, and no others."""
-    judged = judge_epochs(before, now, fault.deaths)
-    if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
-        engine = fault.place.partition("/")[0]
-        judged = judged and judge_epochs(before, now, {engine: 1})
-    if SPARE_ENGINE in fault.also:  # it may have been a successor by then
-        for place, deaths in fault.deaths.items():
-            twice = {**fault.deaths, place: deaths + 1}
-            judged = judged and judge_epochs(before, now, twice)
-    return judged
 
 
 def has_reached(process: ProcessTree, phase: str) -> bool:

@@ -7,9 +7,10 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import struct
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -27,6 +28,7 @@ from ..observers import (
     tcp_socket,
     wait_until,
 )
+from ..other_process import sockets_between, stopped_thread, threads_of
 from .clients import EventConnection, Lost, SocketConnection, ask
 from .fault_plan import Fault, FaultKind
 from .history import StreamHistory
@@ -39,6 +41,12 @@ LOOK_S = 0.005
 HELD_LOOK_S = 0.1
 # Whom it waits for may be stopped meanwhile, two seconds at most.
 HELD_S = 5.0
+# What carries links: the I/O thread of ZeroMQ, whose sockets no other thread touches.
+IO_THREAD = "ZMQbg/IO"
+# Of links that are slow: what comes meanwhile is late by up to so much, and then some passes.
+STALL_S, PASSES_S = 0.1, 0.02
+# A child that loses its root ends itself, or is ended by it.
+CUT_S = 10.0
 _INT = struct.Struct("i")
 
 
@@ -53,14 +61,18 @@ class Void(Exception):
 
 
 async def kill(*pids: int, by: signal.Signals = signal.SIGKILL) -> str:
-    """End all of them at once; proven when each is dead or gone, by pid and start time."""
+    """End all of them at once; proven when each is dead or gone, by pid and start time.
+
+    The youngest first: a worker would be gone with its engine before its own signal.
+    """
     started = {pid: start_ticks(pid) for pid in pids}
     if any(not ticks or state_of(pid) in "ZX" for pid, ticks in started.items()):
         raise Void("it was dead before the signal")
+    for pid in sorted(pids, key=lambda each: (started[each], each), reverse=True):
+        with contextlib.suppress(ProcessLookupError):  # it has ended since we looked
+            os.kill(pid, by)
     for pid in pids:
-        os.kill(pid, by)
-    for pid in pids:
-        await _prove(partial(is_dead, pid, started[pid]), f"pid {pid} is dead")
+        await prove(partial(is_dead, pid, started[pid]), f"pid {pid} is dead")
     return ", ".join(
         f"pid {pid} is {state_of(pid) if start_ticks(pid) == started[pid] else GONE}"
         for pid in pids
@@ -75,7 +87,7 @@ def is_dead(pid: int, ticks: int) -> bool:
 async def kill_stopped(pid: int) -> str:
     """SIGSTOP, then SIGKILL; proven when /proc shows T in between, and death after."""
     os.kill(pid, signal.SIGSTOP)
-    await _prove(lambda: state_of(pid) == "T", f"pid {pid} is stopped")
+    await prove(lambda: state_of(pid) == "T", f"pid {pid} is stopped")
     return f"it was T, then {await kill(pid)}"
 
 
@@ -89,7 +101,7 @@ async def stop(seconds: float, *pids: int) -> str:
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        await _prove(lambda: all(state_of(pid) == "T" for pid in pids), f"{names} are stopped")
+        await prove(lambda: all(state_of(pid) == "T" for pid in pids), f"{names} are stopped")
         await trio.sleep(seconds)
         if any(state_of(pid) != "T" for pid in pids):
             raise Void(f"{names} did not stay stopped")
@@ -99,7 +111,7 @@ async def stop(seconds: float, *pids: int) -> str:
         for pid in reversed(pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    await _prove(lambda: all(state_of(pid) != "T" for pid in pids), f"{names} go on")
+    await prove(lambda: all(state_of(pid) != "T" for pid in pids), f"{names} go on")
     return f"pid {names}: T for {seconds:g} s"
 
 
@@ -113,7 +125,7 @@ async def hang(pid: int, seconds: float) -> tuple[str, float | None]:
         os.kill(pid, signal.SIGSTOP)
     except ProcessLookupError:
         raise Void(f"pid {pid} is gone") from None
-    await _prove(lambda: state_of(pid) == "T" or is_dead(pid, started), f"pid {pid} is stopped")
+    await prove(lambda: state_of(pid) == "T" or is_dead(pid, started), f"pid {pid} is stopped")
     try:
         ended_s = await wait_until(
             lambda: is_dead(pid, started), "it is ended", seconds=seconds, look_s=LOOK_S
@@ -123,7 +135,93 @@ async def hang(pid: int, seconds: float) -> tuple[str, float | None]:
     return f"pid {pid} was T, and ended after {ended_s:.2f} s", ended_s
 
 
-async def _prove(condition: Callable[[], bool], what: str) -> None:
+async def cut_control(pid: int, root: int) -> str:
+    """End the control channel between the root and a child; proven by the child's end."""
+    started = start_ticks(pid)
+    with _sockets(pid, root, socket.SOCK_SEQPACKET) as found:
+        _shut_down(found)
+    try:
+        took_s = await wait_until(
+            lambda: is_dead(pid, started), "it ends", seconds=CUT_S, look_s=LOOK_S
+        )
+    except NotInTime:
+        raise Void(f"pid {pid} lives on without its control channel") from None
+    return f"pid {pid} ended {took_s:.2f} s after its control channel"
+
+
+async def cut_links(pid: int, peer: int) -> str:
+    """End all connections of two processes; proven when they have others instead."""
+    with _sockets(pid, peer, socket.SOCK_STREAM) as found:
+        before = _inodes(found)
+        _shut_down(found)
+
+    def are_new() -> bool:
+        with _sockets(pid, peer, socket.SOCK_STREAM) as now:
+            return len(now) >= len(before) and not _inodes(now) & before
+
+    await prove(are_new, f"pid {pid} has other connections with {peer}")
+    return f"{len(before)} connections of pid {pid} with {peer} were cut, and are others now"
+
+
+async def stall_links(pid: int, seconds: float, *, passes_s: float = 0.0) -> str:
+    """Stop what carries a process's links for so long, or again and again, with pauses; proven
+    when /proc shows each thread stopped by a tracer (t), and not afterwards.
+
+    Cancellation: it goes on.
+    """
+    threads, stops, until_s = _io_threads(pid), 0, trio.current_time() + seconds
+    while trio.current_time() < until_s:
+        with contextlib.ExitStack() as stopped:
+            try:
+                for thread in threads:
+                    stopped.enter_context(stopped_thread(thread))
+            except OSError as gone:
+                raise Void(f"a thread of pid {pid} is gone: {gone}") from None
+            if any(state_of(thread) != "t" for thread in threads):
+                raise Void(f"threads {threads} of pid {pid} are not stopped")
+            await trio.sleep(STALL_S if passes_s else seconds)
+        stops += 1
+        await trio.sleep(passes_s)
+    await prove(lambda: all(state_of(each) != "t" for each in threads), f"{threads} go on")
+    return f"threads {threads} of pid {pid} were t {stops} times"
+
+
+def _io_threads(pid: int) -> list[int]:
+    try:
+        found = threads_of(pid, IO_THREAD)
+    except OSError as gone:
+        raise Void(f"pid {pid} is gone: {gone}") from None
+    if not found:
+        raise Void(f"pid {pid} has no thread {IO_THREAD}")
+    return found
+
+
+@contextlib.contextmanager
+def _sockets(pid: int, peer: int, kind: socket.SocketKind) -> Iterator[list[socket.socket]]:
+    """Duplicates of its connections with another process. Raises `Void` where there is none."""
+    try:
+        with sockets_between(pid, peer) as found:
+            mine = [each for each in found if each.type == kind]
+            yield mine
+    except OSError as gone:
+        raise Void(f"pid {pid} is gone: {gone}") from None
+
+
+def _inodes(sockets: Sequence[socket.socket]) -> frozenset[int]:
+    return frozenset(os.fstat(each.fileno()).st_ino for each in sockets)
+
+
+def _shut_down(sockets: Sequence[socket.socket]) -> None:
+    """Raises `Void` where there is none."""
+    if not sockets:
+        raise Void("there is no connection")
+    for each in sockets:
+        with contextlib.suppress(OSError):  # its other end was closed by now
+            each.shutdown(socket.SHUT_RDWR)
+
+
+async def prove(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what shows a fault. Raises `Void`."""
     try:
         await wait_until(condition, what, seconds=PROOF_S, look_s=LOOK_S)
     except NotInTime as late:

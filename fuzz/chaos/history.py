@@ -16,6 +16,8 @@ from .fault_plan import Transport
 
 # The delta of token k (from 1) has the number 8 k; what the end completes, one more.
 NUMBERS_OF_TOKEN = 8
+# A longer silence is a pause: twice what tokens may wait for each other (`load.MERGE_MS`).
+PAUSE_S = 0.2
 DELTA = "response.output_text.delta"
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 
@@ -45,7 +47,7 @@ class StreamHistory:
     """One stream. `see` takes its events; `lose`, `leave` and `give_up` the ends without one.
 
     That of a client that comes back (`comes_back`) goes on over other connections once it has
-    begun; so often it did (`returns`).
+    begun.
     """
 
     name: str
@@ -55,7 +57,6 @@ class StreamHistory:
     # When its connection was opened, which may have carried others before it.
     connected_s: float = attrs.Factory(lambda self: self.started_s, takes_self=True)
     comes_back: bool = attrs.field(default=False, kw_only=True)
-    returns: int = attrs.field(default=0, init=False)
     response_id: str = attrs.field(default="", init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
     logprobs: list[float] = attrs.field(factory=list, init=False)
@@ -67,6 +68,9 @@ class StreamHistory:
     # The longest time between two events, and when it was over.
     gap_s: float = attrs.field(default=0.0, init=False)
     gap_ended_s: float = attrs.field(default=0.0, init=False)
+    # When nothing came for longer than `PAUSE_S`, and when its client came back.
+    pauses: list[tuple[float, float]] = attrs.field(factory=list, init=False)
+    returned_s: list[float] = attrs.field(factory=list, init=False)
     violations: list[Violation] = attrs.field(factory=list, init=False)
     _pieces: list[str] = attrs.field(factory=list, init=False)
     last_number: int = attrs.field(default=-1, init=False)
@@ -81,15 +85,18 @@ class StreamHistory:
         return frontend_of(self.response_id)
 
     @property
+    def returns(self) -> int:
+        """How often its client came back."""
+        return len(self.returned_s)
+
+    @property
     def text(self) -> str:
         """The text of all deltas."""
         return "".join(self._pieces)
 
     def see(self, event: Mapping[str, Any], now: float) -> None:
         """Take one event."""
-        if now - self._last_s > self.gap_s:
-            self.gap_s, self.gap_ended_s = now - self._last_s, now
-        self._last_s = now
+        self._note_silence(now)
         kind = event.get("type")
         if self.ending is not None:
             invariant = "I12" if self.ending is Ending.CANCELLED and kind == DELTA else "I3"
@@ -105,6 +112,19 @@ class StreamHistory:
         elif kind in TERMINAL:
             self._see_end(event, now)
 
+    def take_text(self, piece: str, now: float) -> None:
+        """Take some text of a server that numbers nothing; counted as one token."""
+        self._note_silence(now)
+        self.token_ids += [0] if piece else []
+        self._pieces.append(piece)
+
+    def _note_silence(self, now: float) -> None:
+        if now - self._last_s > self.gap_s:
+            self.gap_s, self.gap_ended_s = now - self._last_s, now
+        if now - self._last_s > PAUSE_S:
+            self.pauses.append((self._last_s, now))
+        self._last_s = now
+
     @property
     def goes_on(self) -> bool:
         """Whether there is something to come back to, where the connection is lost."""
@@ -113,23 +133,26 @@ class StreamHistory:
     def lose(self, reason: str, now: float) -> None:
         """The connection ended."""
         if not self.goes_on:
-            self._end(Ending.LOST, now, message=reason)
+            self.end(Ending.LOST, now, message=reason)
 
     def come_back(self, now: float) -> None:
         """Its client asks for what follows, on another connection."""
-        self.returns += 1
+        self.returned_s.append(now)
         self.connected_s = now
 
     def leave(self, now: float) -> None:
         """We ended it ourselves."""
-        self._end(Ending.LEFT, now)
+        self.end(Ending.LEFT, now)
 
     def give_up(self, now: float) -> None:
         """It did not end in time."""
-        self._end(Ending.HANGING, now)
+        self.end(Ending.HANGING, now)
 
-    def _end(self, ending: Ending, now: float, *, code: str = "", message: str = "") -> None:
+    def end(self, ending: Ending, now: float, *, code: str = "", message: str = "") -> None:
+        """It is over, unless it was before."""
         if self.ending is None:
+            if ending in (Ending.LOST, Ending.HANGING) and now - self._last_s > PAUSE_S:
+                self.pauses.append((self._last_s, now))
             self.ending, self.ended_s, self.code, self.message = ending, now, code, message
 
     def _check_number(self, event: Mapping[str, Any]) -> None:
@@ -161,7 +184,7 @@ class StreamHistory:
         if event["type"] == "error":
             error = event["error"]
             ending = Ending.FAILED if self.response_id else Ending.REFUSED
-            self._end(ending, now, code=error["code"], message=error["message"])
+            self.end(ending, now, code=error["code"], message=error["message"])
             return
         response = event["response"]
         usage = response.get("usage") or {}
@@ -171,11 +194,11 @@ class StreamHistory:
             )
         if event["type"] == "response.failed":
             error = response["error"]
-            self._end(Ending.FAILED, now, code=error["code"], message=error["message"])
+            self.end(Ending.FAILED, now, code=error["code"], message=error["message"])
         elif response["status"] == "cancelled":
-            self._end(Ending.CANCELLED, now)
+            self.end(Ending.CANCELLED, now)
         else:
-            self._end(Ending.FINISHED, now)
+            self.end(Ending.FINISHED, now)
             if usage.get("output_tokens") != len(self.token_ids):
                 self._violate(
                     "I4",

@@ -32,7 +32,8 @@ class Keepsakes:
     _next_text: str = attrs.field(default="", init=False)
 
     async def make(self) -> None:
-        """All of them."""
+        """All of them, in the place of those that there were."""
+        self._objects.clear()
         first = await self._create()
         self._first = first["id"]
         second = await self._create(previous_response_id=self._first)

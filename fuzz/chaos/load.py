@@ -7,6 +7,7 @@ one that is refused, or loses its connection before its first event, waits a lit
 a good client would. What had begun is read on by number, on another connection.
 """
 
+import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import attrs
 import trio
 
 from ...engine.worker.null.executor import null_token
-from .clients import EventConnection, Lost, SocketConnection, open_events
+from .clients import PATH, EventConnection, Lost, SocketConnection, ask, open_events
 from .fault_plan import Transport
 from .history import StreamHistory, Violation
 
@@ -132,12 +133,13 @@ async def read_whole(
     *,
     key: str,
     on_event: Callable[[], None] = lambda: None,
+    patience: float = 1.0,
 ) -> None:
     """Ask on a connection of its own, and read to the end; come back by number where that is lost.
 
-    Given up after `STREAM_DEADLINE_S`.
+    Given up after `STREAM_DEADLINE_S`, `patience` times.
     """
-    with trio.move_on_after(STREAM_DEADLINE_S):
+    with trio.move_on_after(STREAM_DEADLINE_S * patience):
         while history.ending is None:
             try:
                 await _read_on(port, body, history, key=key, on_event=on_event)
@@ -167,12 +169,18 @@ async def _read_on(
 
 
 async def run_script(
-    port: int, script: Script, name: str, transport: Transport, *, key: str
+    port: int,
+    script: Script,
+    name: str,
+    transport: Transport,
+    *,
+    key: str,
+    patience: float = 1.0,
 ) -> StreamHistory:
     """One stream, from its request to its end, by a client that comes back."""
     history = start_history(name, script, transport)
     history.comes_back = True
-    await read_whole(port, script.body(), history, key=key)
+    await read_whole(port, script.body(), history, key=key, patience=patience)
     return history
 
 
@@ -188,8 +196,11 @@ class Bystanders:
     port: int
     chance: random.Random
     key: str
+    # So many times longer a stream may last.
+    patience: float = 1.0
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
     stopping: bool = attrs.field(default=False, init=False)
+    _forgotten: int = attrs.field(default=0, init=False)
     _count: int = attrs.field(default=0, init=False)
 
     async def run(self, http: int, sockets: int) -> None:
@@ -199,11 +210,37 @@ class Bystanders:
                 nursery.start_soon(self._run_http, name=f"bystander http {number}")
             for number in range(sockets):
                 nursery.start_soon(self._run_socket, name=f"bystander socket {number}")
+            while not self.stopping:
+                await self._forget()
+                await trio.sleep(BACKOFF_S)
+        await self._forget()
+
+    async def _forget(self) -> None:
+        """Delete what has ended, in the order in which it began, up to the first that has not.
+
+        Else a server's memory grows until it keeps as many as it may, for an hour or so, and the
+        oldest, which campaigns ask for again, are forgotten.
+        """
+        while self._forgotten < len(self.histories):
+            history = self.histories[self._forgotten]
+            if history.ending is None:
+                return
+            with contextlib.suppress(Lost):
+                if history.response_id:
+                    await ask(self.port, "DELETE", f"{PATH}/{history.response_id}", key=self.key)
+            self._forgotten += 1
 
     async def _run_http(self) -> None:
         while not self.stopping:
             script = self.chance.choice(BYSTANDERS)
-            history = await run_script(self.port, script, self._name(), Transport.SSE, key=self.key)
+            history = await run_script(
+                self.port,
+                script,
+                self._name(),
+                Transport.SSE,
+                key=self.key,
+                patience=self.patience,
+            )
             self.histories.append(history)
             if history.code or history.message:
                 await trio.sleep(BACKOFF_S)
@@ -246,6 +283,10 @@ class _Lanes:
     running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
     _connected_s: float = attrs.field(default=0.0, init=False)
 
+    @property
+    def _deadline_s(self) -> float:
+        return STREAM_DEADLINE_S * self.bystanders.patience
+
     async def run(self, connection: SocketConnection) -> None:
         """Until all have ended; a lane that hangs is given up with the others. Raises `Lost`."""
         self._connected_s = trio.current_time()
@@ -256,7 +297,7 @@ class _Lanes:
                 await self._begin(lane, connection)
         while self.running:
             oldest_s = min(history.started_s for history in self.running.values())
-            with trio.move_on_at(oldest_s + STREAM_DEADLINE_S) as scope:
+            with trio.move_on_at(oldest_s + self._deadline_s) as scope:
                 await self._take(await connection.receive(), connection)
             if scope.cancelled_caught:
                 self._give_up(trio.current_time())
@@ -266,7 +307,7 @@ class _Lanes:
         now = trio.current_time()
         for lane, history in list(self.running.items()):
             history.lose(reason, now)
-            if now - history.started_s > STREAM_DEADLINE_S:
+            if now - history.started_s > self._deadline_s:
                 history.give_up(now)
             if history.ending is not None:
                 del self.running[lane]

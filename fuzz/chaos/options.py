@@ -3,6 +3,7 @@
 Plain data with defaults; the command line's parser reads the annotations.
 """
 
+import enum
 import math
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 
 from ...engine.errors import InvalidParameter
 from ...engine.kernels.library import machine_isas
-from .fault_plan import DECK, FaultKind
+from .fault_plan import DECK, DISK, FaultKind
 
 # What Python runs: the server of a user, and one that differs where a campaign needs it.
 PROGRAM = ("-m", "triolet")
@@ -21,6 +22,27 @@ CHAOS_SERVER = f"{__package__}.chaos_server"
 OTHER_ISA = "plain"
 # Every place may die for ever: that a limit holds is tested elsewhere.
 _RESTARTS = ("--restart-limit", "1000000")
+# And of kills at random, also in a boot, without the pause of seconds that a broken child has.
+_NO_BACKOFF = ("--backoff-max", "0.2")
+
+
+class Profile(enum.StrEnum):
+    """A campaign of a size."""
+
+    QUICK = "quick"  # each kind of fault once, as CI does
+    NIGHTLY = "nightly"  # all kinds, for an hour
+    RELEASE = "release"  # processes killed at random, ten thousand of them
+
+
+# {profile: how many faults, in how many minutes at most}
+SIZES = {
+    None: (300, math.inf),
+    Profile.QUICK: (len(DECK), math.inf),
+    Profile.NIGHTLY: (100 * len(DECK), 60.0),
+    Profile.RELEASE: (10_000, math.inf),
+}
+# Each takes as long as such a server takes to start.
+TARGET_KILLS = 20
 
 
 @attrs.frozen(kw_only=True)
@@ -28,7 +50,19 @@ class ChaosOptions:
     """One campaign. Raises `InvalidParameter`."""
 
     seed: Annotated[int, Parameter(help="What decides every fault and its moment.")] = 1
-    faults: Annotated[int, Parameter(help="How many, before the root's death.")] = 300
+    profile: Annotated[
+        Profile | None,
+        Parameter(
+            help="quick: each kind once; nightly: all kinds for an hour;"
+            " release: 10 000 processes killed at random."
+        ),
+    ] = None
+    faults: Annotated[
+        int | None, Parameter(help="How many, before the root's death: 300, or the profile's.")
+    ] = None
+    minutes: Annotated[
+        float | None, Parameter(help="Stop making faults after this time; then the root dies.")
+    ] = None
     engines: Annotated[int, Parameter(help="Engines; two show that one may die.")] = 2
     frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
     executor: Annotated[
@@ -46,28 +80,63 @@ class ChaosOptions:
     only: Annotated[
         tuple[FaultKind, ...], Parameter(help="Make faults of these kinds alone, not of all.")
     ] = ()
+    disk: Annotated[
+        bool,
+        Parameter(help="Its journals are on disk: which is full at times, and they are torn."),
+    ] = False
     patience: Annotated[
         float,
-        Parameter(help="So many times longer than promised all may take: for a busy machine."),
+        Parameter(help="Multiply all time limits by this factor, for busy machines."),
     ] = 1.0
+    target: Annotated[
+        str,
+        Parameter(
+            help="Command line of another OpenAI-compatible server, whose processes are killed"
+            " instead, 20 times: what do its clients lose?"
+        ),
+    ] = ""
+    target_url: Annotated[str, Parameter(help="Where the API of --target is, on this machine.")] = (
+        "http://127.0.0.1:8000/v1"
+    )
+    target_model: Annotated[
+        str, Parameter(help="The model to ask it for: the first that it lists.")
+    ] = ""
+    merge: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Run nothing: sum up the reports of sittings, which are files of --report, each"
+            " of another seed, and else of the same command on the same code.",
+            consume_multiple=True,
+            negative=(),
+        ),
+    ] = ()
     json: Annotated[
         str,
         Parameter(
+            name=("--json", "--report"),
             help="Write what it found as JSON to this file, or to stdout: -",
             allow_leading_hyphen=True,
         ),
     ] = ""
+    picture: Annotated[
+        str, Parameter(help="Draw streams and faults over time, as SVG, to this file.")
+    ] = ""
 
     def __attrs_post_init__(self) -> None:
+        values = {**attrs.asdict(self), "faults": self.count}
         for name in ("faults", "engines", "frontends", "workers"):
-            if attrs.asdict(self)[name] < 1:
-                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+            if values[name] < 1:
+                raise InvalidParameter(name, f"must be at least 1, not {values[name]}")
+        if not self.most_s() > 0:
+            raise InvalidParameter("minutes", f"must be above 0, not {self.minutes}")
         if self.kv_blocks < 0:
             raise InvalidParameter("kv_blocks", f"must be at least 0, not {self.kv_blocks}")
         if self.unlike and (self.executor != "native" or self.engines < 2):
             raise InvalidParameter("unlike", "needs --executor native, and two engines")
         if self.unlike and len(machine_isas()) < 2:
             raise InvalidParameter("unlike", "this processor runs one instruction set alone")
+        if self.target and self.profile:
+            raise InvalidParameter("target", "is a campaign of its own: it has no --profile")
         if FaultKind.KILL_ROOT in self.only:
             raise InvalidParameter("only", "the root is killed last in any case")
         if not 1 <= self.patience < math.inf:
@@ -77,11 +146,28 @@ class ChaosOptions:
         if not 0 <= self.step < math.inf:
             raise InvalidParameter("step", f"must be finite and at least 0, not {self.step:g}")
 
+    @property
+    def count(self) -> int:
+        """How many faults."""
+        if self.target and self.faults is None:
+            return TARGET_KILLS
+        return SIZES[self.profile][0] if self.faults is None else self.faults
+
+    @property
+    def is_storm(self) -> bool:
+        """Whether its faults are kills at random."""
+        return self.profile is Profile.RELEASE
+
+    def most_s(self) -> float:
+        """For so long faults are made."""
+        return 60 * (SIZES[self.profile][1] if self.minutes is None else self.minutes)
+
     def words_of_serve(self) -> list[str]:
         """Options of `triolet serve`. One thread computes: two would wait for each other."""
         return [
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--null-step", str(self.step), "--workers", str(self.workers)),
+            *(_NO_BACKOFF if self.is_storm else ()),
             *self._words_of_each(),
         ]
 
@@ -99,7 +185,7 @@ class ChaosOptions:
 
     def program(self) -> Sequence[str]:
         """What Python runs: `triolet` itself wherever that will do."""
-        if self.unlike or FaultKind.POISON in self.kinds():
+        if self.unlike or (FaultKind.POISON in self.kinds() and not self.is_storm):
             return ("-m", CHAOS_SERVER, ",".join(self.isas()))
         return PROGRAM
 
@@ -108,12 +194,20 @@ class ChaosOptions:
         return ("", OTHER_ISA) if self.unlike else ("",)
 
     def keys(self) -> list[str]:
-        """Of its clients: during each fault others come, and at last others again."""
-        return [f"chaos-{number}" for number in range(self.faults + 1)]
+        """Of its clients: during each fault others come, and at last others again.
+
+        Kills from outside are put down to no client: where all faults are such, one will do.
+        """
+        return [f"chaos-{number}" for number in range(1 if self.is_storm else self.count + 1)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
         """What its faults are."""
-        return self.only or DECK
+        return self.only or (*DECK, *sorted(DISK if self.disk else ()))
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether journals are on disk."""
+        return self.disk or not DISK.isdisjoint(self.only)
 
     def spares(self) -> int:
         """How many spares such a server keeps by itself: for an engine and a frontend."""
@@ -121,13 +215,19 @@ class ChaosOptions:
 
     def words_of_replay(self) -> list[str]:
         """The command that makes the same faults again."""
+        if self.target:
+            which = ("--target", self.target, "--target-url", self.target_url)
+            counts = ("--seed", str(self.seed), "--faults", str(self.count))
+            return ["triolet", "chaos", *which, *counts]
         return [
-            *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.faults)),
+            *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.count)),
+            *(("--profile", str(self.profile)) if self.profile else ()),
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--executor", self.executor, "--step", str(self.step)),
             *("--workers", str(self.workers)),
             *(("--kv-blocks", str(self.kv_blocks)) if self.kv_blocks else ()),
             *(("--unlike",) if self.unlike else ()),
+            *(("--disk",) if self.disk else ()),
             *(word for kind in self.only for word in ("--only", option_name(kind))),
         ]
 

@@ -16,7 +16,7 @@ from ..observers import wait_until
 from . import faults, starving
 from .checkers import Disturbance, judge_poison, judge_starved
 from .clients import PATH, Lost, open_stream
-from .fault_plan import POISON_SEED, SPARE_ENGINE, STARVES, Fault, FaultKind, Transport
+from .fault_plan import POISON_SEED, SPARE_ENGINE, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import StreamHistory
 from .load import (
@@ -29,7 +29,7 @@ from .load import (
     read_history,
     run_script,
 )
-from .report import FaultOutcome
+from .report.report import FaultOutcome
 from .served_run import epochs_of
 
 # A process that cannot go on has ended by then.
@@ -38,26 +38,16 @@ SETTLE_S = 1.0
 ABORTED, REFUSED = "SIGABRT", "it is refused from now on"
 
 
-async def run_fault(
-    runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
-) -> None:
-    """Make any fault and see its recovery; see `FaultRunner.run`."""
-    if fault.kind is FaultKind.POISON:
-        await runner.make(outcome, partial(run_poison, runner, fault, outcome))
-    elif fault.kind in STARVES:
-        await runner.make(outcome, partial(run_starved, runner, fault, outcome, nursery))
-    else:
-        await runner.run(fault, outcome, nursery)
-
-
 async def run_poison(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -> None:
     """Send one, and once more when it is refused. Raises `Void`, `Lost`, `NotInTime`."""
     served, began_s = runner.served, trio.current_time()
     before, log_began = epochs_of(await served.processes()), len(served.log())
+    outcome.begin(began_s)
     name = f"fault {fault.number}, attempt {outcome.attempts}"
     first = await _send_poison(runner, fault, name)
-    after = await _settled(runner, fault)
-    outcome.recovery_s = trio.current_time() - began_s - SETTLE_S
+    after = await settled(runner, fault)
+    outcome.until_s = trio.current_time()
+    outcome.recovery_s = outcome.until_s - began_s - SETTLE_S
     died = [place for place, epoch in before.items() if after.get(place) != epoch]
     for place in died:
         ended = Disturbance(
@@ -101,18 +91,20 @@ async def run_starved(
         starved = spare[fault.number % 2 :]  # both, and the worker alone, in turn
     await nursery.start(runner.run_probe, fault)
     for number in range(GUESTS):
-        nursery.start_soon(_run_guest, runner, fault, number)
+        nursery.start_soon(run_guest, runner, fault, number)
     for number in range(GLUTTONS):
         nursery.start_soon(_run_glutton, runner, fault, number)
     since_s, after = trio.current_time(), before
+    outcome.begin(since_s)
     try:
         begun = partial(_kill_beside, fault, found)
         outcome.proof, ended = await starving.starve(
             fault.seconds, served.pids, *starved, begun=begun
         )
         resumed_s = trio.current_time()
-        after = await _settled(runner, fault, *([starved[0]] if ended else []))
-        outcome.recovery_s = trio.current_time() - resumed_s - SETTLE_S
+        after = await settled(runner, fault, *([starved[0]] if ended else []))
+        outcome.until_s = trio.current_time()
+        outcome.recovery_s = outcome.until_s - resumed_s - SETTLE_S
     finally:
         place = fault.place.partition("/")[0]
         want = Disturbance(
@@ -127,11 +119,14 @@ async def run_starved(
     runner.checks.update(["I7", "I10", "I11"])
 
 
-async def _run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
+async def run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
+    """One who comes while something is wanting."""
     transport = list(Transport)[number % 2]
     name = f"guest {number} of fault {fault.number} ({fault.kind} {fault.place})"
     runner.histories.append(
-        await run_script(runner.served.port, GUEST, name, transport, key=runner.key)
+        await run_script(
+            runner.served.port, GUEST, name, transport, key=runner.key, patience=runner.patience
+        )
     )
 
 
@@ -173,7 +168,7 @@ async def _kill_beside(fault: Fault, found: Mapping[str, ProcessTree]) -> None:
         await faults.kill(found[fault.place].pid)
 
 
-async def _settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:
+async def settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:
     """{place: epoch} when the tree is whole, and still is a while later: what is about to end is in
     the tree until it has ended."""
     before: dict[str, int] = {}

@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.processes.spares import APART, SPARE
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...runtime.messages import ControlCall
 from ...runtime.processes.control_server import ControlCallFailed, ask_run
@@ -41,8 +42,8 @@ from .clients import Lost, ask
 from .options import PROGRAM
 
 MARK = "TRIOLET_CHAOS_MARK"
-# How the tree calls a process that waits to be an engine or a frontend.
-SPARE = "spare "
+# The folder of journals that are on disk.
+JOURNAL = "journal"
 # Torch imports for some seconds on two busy cores.
 READY_S = 90.0
 # The ladder's sum, and the exit of an interpreter, with much to spare.
@@ -56,9 +57,13 @@ class ServedRun:
     popen: subprocess.Popen[bytes]
     folder: pathlib.Path
     mark: str
+    # What Python runs, but for the port.
+    words: Sequence[str] = ()
     port: int = attrs.field(default=0, init=False)
     run_id: str = attrs.field(default="", init=False)
     _run_folder: RunFolder | None = attrs.field(default=None, init=False)
+    # Of the log, what servers before this one wrote.
+    _log_began: int = attrs.field(default=0, init=False)
 
     @property
     def pid(self) -> int:
@@ -73,9 +78,10 @@ class ServedRun:
         """Whether it serves; then port and run id are known. Raises `Lost` if it has ended."""
         if self.popen.poll() is not None:
             raise Lost(f"the server has ended:\n{self.log()}")
-        if "serving on " not in self.log():
+        if "serving on " not in self.log()[self._log_began :]:
             return False
-        (path,) = (self.folder / "triolet").iterdir()
+        runs = (self.folder / "triolet").iterdir()
+        path = max(runs, key=lambda each: each.stat().st_ctime_ns)
         facts = RunFacts(**json.loads((path / RUN_FILE).read_text()))
         self._run_folder = RunFolder(path, facts)
         self.run_id, self.port = facts.run_id, int(facts.url.rpartition(":")[2])
@@ -148,6 +154,15 @@ class ServedRun:
         living = [pid for pid in marked(f"{MARK}={self.mark}") if state_of(pid) not in "ZX"]
         return living, abstract_sockets(self.run_id)
 
+    async def start_again(self) -> None:
+        """The same server at the same address, when its root has ended; until it serves.
+
+        Raises `Lost` or `NotInTime` if it does not.
+        """
+        self._log_began = len(self.log())
+        self.popen = _spawn(self.folder, self.mark, self.words, self.port)
+        await wait_until(self.has_begun, "the server serves", seconds=READY_S)
+
     async def stop(self) -> None:
         """End it in order if it still runs, and leave nothing, whatever happens."""
         with trio.CancelScope(shield=True), contextlib.suppress(NotInTime):
@@ -170,7 +185,8 @@ async def open_served_run(
     `program` is what Python is told to run. Raises `Lost` or `NotInTime` if it does not serve.
     Afterwards nothing of it runs.
     """
-    run = _spawn(folder, [*program, "serve", "--port", "0", *options])
+    mark, words = secrets.token_hex(8), [*program, "serve", *options]
+    run = ServedRun(_spawn(folder, mark, words, 0), folder, mark, words)
     try:
         await wait_until(run.has_begun, "the server serves", seconds=READY_S)
         yield run
@@ -178,18 +194,18 @@ async def open_served_run(
         await run.stop()
 
 
-def _spawn(folder: pathlib.Path, words: Sequence[str]) -> ServedRun:
-    mark = secrets.token_hex(8)
-    with (folder / "log").open("wb") as log:
-        popen = subprocess.Popen(
-            [sys.executable, *words],
+def _spawn(
+    folder: pathlib.Path, mark: str, words: Sequence[str], port: int
+) -> subprocess.Popen[bytes]:
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, *words, "--port", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env={**os.environ, MARK: mark, "XDG_RUNTIME_DIR": str(folder)},
             start_new_session=True,
         )
-    return ServedRun(popen, folder, mark)
 
 
 def is_spare(place: str) -> bool:
@@ -198,12 +214,13 @@ def is_spare(place: str) -> bool:
 
 
 def serving(processes: Mapping[str, ProcessTree]) -> dict[str, ProcessTree]:
-    """Those that are no spares, nor of a spare."""
-    return {
-        place: each
-        for place, each in processes.items()
-        if not any(part.startswith(SPARE) for part in place.split("/"))
-    }
+    """Those that are no spares, nor of a spare, nor make them."""
+    return {place: each for place, each in processes.items() if not is_apart(place)}
+
+
+def is_apart(place: str) -> bool:
+    """Whether a spare is there, or of a spare, or what makes them."""
+    return any(part.startswith(APART) for part in place.split("/"))
 
 
 def is_serving(place: str, process: ProcessTree, places: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from ...engine.errors import EngineDraining
 from ...engine.messages import AddRequest, FinishReason, StepOutputs
 from ...engine.sampling_params import SamplingParams
 from ...runtime.errors import Overloaded
+from ...runtime.journal.disk import DISK_HEADER_BYTES, Checkpoint, DiskJournal, fresh_disk_journal
 from ...runtime.journal.records import (
     FILL_AT,
     HEADER_BYTES,
@@ -26,14 +27,23 @@ from ...runtime.journal.records import (
     NamedValue,
     Placement,
     RecordKind,
-    StreamEnd,
     encode_own,
     seal,
 )
+from ...runtime.journal.writer import JournalWriter
 from ...transports.links.channel import Peer
 from ..drawing import mutate
+from .journal_disk import SectorDisk
 from .journal_memory import NotedMemory, left_by
-from .journal_notes import LOGPROBS, ChoiceNote, StreamNote, ValueNote, draw_payload, notes_of
+from .journal_notes import (
+    LOGPROBS,
+    ChoiceNote,
+    StreamNote,
+    ValueNote,
+    draw_payload,
+    notes_of,
+    truth_of,
+)
 from .journal_world import LIMITS, JournalWorld
 
 STREAMS_MAX = 4
@@ -60,14 +70,21 @@ def admit(world: JournalWorld, which: int, chance: Random) -> None:
     requests = [
         AddRequest(
             request_id=f"{name}#{number}",
-            attempt=0,
+            attempt=world.attempts + 1 + number,
             prompt_token_ids=[1] * (1 + which % 9),
             sampling=sampling,
         )
         for number in range(chance.choice([1, 1, 2]))
     ]
-    body = chance.randbytes(chance.choice([0, 50, 700]))
-    record = AdmissionRecord.of(name, requests, body=body)
+    peer = chance.choice([PEERS[which % len(PEERS)], None])
+    record = AdmissionRecord.of(
+        name,
+        requests,
+        body=chance.randbytes(chance.choice([0, 50, 700])),
+        engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
+        numerics_id=chance.choice("nm"),
+        client_credit=chance.choice([0, 7]),
+    )
     if sum(isinstance(note, StreamNote) for note in world.notes.values()) == STREAMS_MAX:
         return
     base = world.writer.end
@@ -79,7 +96,10 @@ def admit(world: JournalWorld, which: int, chance: Random) -> None:
         world.turn_at -= LIMITS.turn_bytes
         world.clean()
         return
-    choices = [ChoiceNote(each) for each in record.choices()]
+    choices = [ChoiceNote(each, credit=record.client_credit) for each in record.choices()]
+    for choice in choices if peer is not None else ():
+        choice.place(choice.request.attempt, peer, record.numerics_id)
+    world.attempts += len(choices)
     world.notes[name] = StreamNote(record, choices, base, world.writer.end - base)
     world.note()
 
@@ -127,14 +147,15 @@ def end(world: JournalWorld, which: int, chance: Random) -> None:
 
 
 def finish(world: JournalWorld, which: int, chance: Random) -> None:
-    """A stream ends, or is said to have ended once more."""
+    """A stream ends, which is a record of all of it."""
     name = world.name(which)
-    if name:
-        said = chance.randbytes(chance.choice([0, 30]))
-        note = world.notes[name]
-        if isinstance(note, StreamNote) and note.said is None:
-            note.end(said)
-        world.append(StreamEnd(name, said))
+    note = world.notes.get(name)
+    if isinstance(note, StreamNote) and note.said is None:
+        note.end(chance.randbytes(chance.choice([0, 30])))
+        note.base = world.writer.end
+        world.writer.append(note.snapshot())
+        note.base_bytes = world.writer.end - note.base
+        world.note()
 
 
 def delete(world: JournalWorld, which: int, chance: Random) -> None:
@@ -142,7 +163,7 @@ def delete(world: JournalWorld, which: int, chance: Random) -> None:
     name = world.name(which)
     if name:
         del world.notes[name]
-        world.append(Deletion(name))
+        world.append(Deletion([name]))
 
 
 def rebuild(world: JournalWorld, which: int, chance: Random) -> None:
@@ -300,7 +321,7 @@ def expose(world: JournalWorld, which: int, chance: Random) -> None:
         # A lower term than the last record's, or a number left out.
         lower = world.ends[end][0] == writer.term and chance.random() < 0.5
         forged = seal(
-            encode_own(Deletion(world.name(which))),
+            encode_own(Deletion([world.name(which)])),
             RecordKind.OWN,
             end,
             writer.number + (1 if lower else 2),
@@ -331,11 +352,44 @@ def forge(world: JournalWorld, which: int, chance: Random) -> None:
     world.reached["forged"] += 1
 
 
+def store(world: JournalWorld, which: int, chance: Random) -> None:
+    """A file on disk with any records and other bytes: none of its readers finds more than it has,
+    and each next life finds what the one before did.
+    """
+    boots = [b"1" * 16, b"2" * 16]
+    data = bytearray(fresh_disk_journal(0, boots[0], DISK_HEADER_BYTES))
+    for number in range(1, 1 + which % 5):
+        kind, payload = draw_payload(chance, which % 2 == 0)
+        data += seal(payload, kind, len(data), number, term=3, sender=chance.choice(PEERS))
+    whole, way = bytes(data), chance.randrange(4)
+    if way == 0:
+        begin = chance.choice([0, DISK_HEADER_BYTES, len(data), 2**40, 2**64 - 1])
+        checkpoint = Checkpoint(2, begin, boots[0])
+        data[checkpoint.position : checkpoint.position + 40] = checkpoint.encode()
+    elif way == 1:
+        data[:] = mutate(chance, whole)
+    elif way == 2:  # behind the header
+        data[DISK_HEADER_BYTES:] = mutate(chance, whole[DISK_HEADER_BYTES:])
+    file = SectorDisk()
+    file.write(0, bytes(data))
+    try:
+        disk, contents = DiskJournal.read(file, chance.choice(boots))
+    except JournalUnreadable:
+        assert bytes(data[:DISK_HEADER_BYTES]) != whole[:DISK_HEADER_BYTES]
+        world.reached["file, unreadable"] += 1
+        return
+    assert contents.number <= which % 5
+    world.reached["file, stopped" if contents.fault else "file, whole"] += 1
+    JournalWriter.resume(disk, contents, 4, LIMITS).append(NamedValue("next", b""))
+    found = truth_of(contents.streams) | {"next": (b"",)}
+    assert truth_of(DiskJournal.read(file, boots[0])[1].streams) == found
+
+
 ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
     for act in (
         *(admit, keep, place, credit, end, finish, delete, rebuild, say, speak),
-        *(drain, late, crash, spoil, expose, forge),
+        *(drain, late, crash, spoil, expose, forge, store),
     )
 }
 

@@ -96,7 +96,7 @@ def apply_store(data: bytearray, store: Store) -> None:
         case Published(position=position, value=value):
             data[position : position + 8] = value.to_bytes(8, "little")
         case Freed(begin=begin, end=end):
-            data[begin:end] = bytes(min(end, len(data)) - begin)
+            data[begin:end] = bytes(max(0, min(end, len(data)) - begin))
 
 
 def left_by(before: bytes, stores: Sequence[Store], chance: Random) -> Iterator[bytes]:

@@ -25,7 +25,6 @@ from ...runtime.journal.records import (
     RebuildDeath,
     RecordKind,
     Snapshot,
-    StreamEnd,
     encode_own,
 )
 from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
@@ -140,6 +139,11 @@ class StreamNote:
         for choice in self.choices:
             choice.peer = None
 
+    @property
+    def is_one_record(self) -> bool:
+        """Whether the record at its base has all of it."""
+        return self.said is not None and not self.deaths
+
 
 @attrs.define(eq=False)
 class ValueNote:
@@ -158,6 +162,11 @@ class ValueNote:
     def snapshot(self) -> NamedValue:
         """As its owner would write it."""
         return self.record
+
+    @property
+    def is_one_record(self) -> bool:
+        """Whether the record at its base has all of it."""
+        return True
 
 
 def truth_of(streams: JournalStreams) -> Truth:
@@ -237,7 +246,6 @@ def draw_payload(chance: Random, is_own: bool) -> tuple[RecordKind, bytes]:
                 Placement,
                 ClientCredit,
                 ChoiceEnd,
-                StreamEnd,
                 Deletion,
                 RebuildDeath,
                 NamedValue,

@@ -11,24 +11,12 @@ import attrs
 
 from ...engine.messages import StepOutputs
 from ...runtime.journal.reader import JournalContents, RecordWalk, read_into
-from ...runtime.journal.records import (
-    FILL_AT,
-    HEADER_BYTES,
-    JournalHeader,
-    OwnRecord,
-)
+from ...runtime.journal.records import FILL_AT, HEADER_BYTES, JournalHeader, OwnRecord
 from ...runtime.journal.streams import JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalWriter
 from ...transports.links.channel import Peer
 from .journal_memory import NotedMemory, left_by
-from .journal_notes import (
-    MESSAGES,
-    ChoiceNote,
-    StreamNote,
-    Truth,
-    ValueNote,
-    truth_of,
-)
+from .journal_notes import MESSAGES, ChoiceNote, StreamNote, Truth, ValueNote, truth_of
 
 SEGMENT_BYTES = 256
 LIMITS = JournalLimits(
@@ -159,9 +147,12 @@ class JournalWorld:
         for name in names:
             note = self.notes[name]
             note.base = writer.end
-            writer.append(note.snapshot())
+            if note.is_one_record:
+                writer.move(name)
+            else:
+                writer.append(note.snapshot())
             note.base_bytes = writer.end - note.base
-            self.reached["snapshot"] += 1
+            self.reached["moved" if note.is_one_record else "snapshot"] += 1
             self._note_only()
         self.reached["freed"] = writer.begin // SEGMENT_BYTES
 

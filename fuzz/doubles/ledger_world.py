@@ -21,10 +21,7 @@ from ...engine.messages import (
 )
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import (
-    Fail,
-    LedgerStatus,
-)
+from ...runtime.frontend.ledger_entry import Fail, LedgerStatus
 from ...transports.links.channel import Peer
 
 LENGTH = 6  # tokens of each request
@@ -239,8 +236,8 @@ class LedgerWorld:
         if not keep:
             self.under_way.pop(place)
         if isinstance(message, ResyncReply):
-            for again in self.ledger.handle_resync_reply(peer, message, self.now):
-                self.send(peer, again)
+            for entry in self.ledger.handle_resync_reply(peer, message, self.now):
+                self.lost_at[entry.request.request_id] = self.now
             self.place()
             return
         accepted = self.ledger.handle_outputs(peer, message, self.now)

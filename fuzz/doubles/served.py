@@ -170,7 +170,9 @@ async def serve_each(source: ConnectionSource, application: Application, handle:
     responses = open_service(application.responses.run, name="responses")
     async with responses, trio.open_nursery() as nursery:
         while True:
-            nursery.start_soon(handle, await source.accept(), application)
+            accepted = await source.accept()
+            assert isinstance(accepted, trio.SocketStream)
+            nursery.start_soon(handle, accepted, application)
 
 
 def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:

@@ -42,6 +42,7 @@ DRAWN = (
         "spoil",
         "expose",
         "forge",
+        "store",
     ),
 )
 
@@ -134,17 +135,17 @@ class _Restless(JournalStreams):
 class _Outliving(JournalStreams):
     """Planted: a stream's end ends none of its choices."""
 
-    def _end(self, stream: JournalStream, said: bytes) -> None:
-        if stream.said is None:
-            stream.said = said
+    def _keep(self, stream: JournalStream) -> None:
+        super()._keep(stream)
+        for choice in stream.choices:
+            choice.stream_ended = False
 
 
-class _Rewording(JournalStreams):
-    """Planted: a stream may end again."""
+class _Hesitant(JournalStreams):
+    """Planted: an admission does not say to which engine it goes."""
 
-    def _end(self, stream: JournalStream, said: bytes) -> None:
-        stream.said = None
-        super()._end(stream, said)
+    def _handle_admission(self, record: AdmissionRecord, base: int, base_bytes: int) -> None:
+        super()._handle_admission(attrs.evolve(record, engine=None), base, base_bytes)
 
 
 class _Welcoming(JournalStreams):
@@ -297,7 +298,7 @@ FUZZER = Fuzzer[Act, Parts](
         "outputs of older attempts count": Parts(streams=_Credulous),
         "what is over goes on": Parts(streams=_Restless),
         "choices outlive their stream": Parts(streams=_Outliving),
-        "a stream ends twice": Parts(streams=_Rewording),
+        "an admission goes to no engine": Parts(streams=_Hesitant),
         "what is admitted twice counts twice": Parts(streams=_Welcoming),
         "a snapshot's tokens are added": Parts(streams=_Adding),
         "inexact_from is not kept in a snapshot": Parts(streams=_Exact),
@@ -318,9 +319,10 @@ FUZZER = Fuzzer[Act, Parts](
     reaches=frozenset(
         {
             "cleaned by a later life",
-            *("crash", "exposed", "forged", "freed", "lost a stream", "snapshot"),
+            *("crash", "exposed", "forged", "freed", "lost a stream", "moved", "snapshot"),
             *("inexact", "late", "rebuild death", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
+            *("file, stopped", "file, whole", "file, unreadable"),
         }
     ),
 )

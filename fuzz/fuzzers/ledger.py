@@ -73,7 +73,7 @@ class _Stuttering(Ledger):
 class _Silent(Ledger):
     """Planted: what an engine does not know is not sent again."""
 
-    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[AddRequest]:
+    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[LedgerEntry]:
         """Nothing is sent."""
         return []
 

@@ -30,8 +30,7 @@ from ..doubles.checking_worker import (
     embedded,
     make_wanted,
 )
-from ..fuzzer import Fuzzer
-from .scheduler_events import (
+from ..doubles.scheduler_events import (
     VOCAB,
     Act,
     Add,
@@ -43,6 +42,7 @@ from .scheduler_events import (
     Sizes,
     draw,
 )
+from ..fuzzer import Fuzzer
 from .scheduler_faults import FAULTS, MakeCore
 
 MODEL_LEN = 20

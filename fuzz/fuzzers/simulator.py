@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
+from random import Random
 
 import attrs
 
@@ -17,7 +19,8 @@ from ..fuzzer import Fuzzer, NotNoticed, draw_round, run_canary, run_round
 from ..simulator.bugs import BUGS
 from ..simulator.directed import DIRECTED
 from ..simulator.plan import Event, FaultKind, draw
-from ..simulator.simulation import Bug, simulate
+from ..simulator.planted import BREAKS, CHECKS, Hunt, PlantedRow, check_of
+from ..simulator.simulation import Bug, quiet, simulate
 
 # Garbage is collected after so many seeds, and not while one runs.
 COLLECTED_AFTER = 50
@@ -67,8 +70,25 @@ FUZZER = Fuzzer[Event, Bug](
             *("sent again", "preempted", "prefix hit", "stray"),
             *("crash between two stores", "crash within a store"),
             *("came back", "read again finished", "adopter killed", "adopter killed by a stream"),
+            "home goes on at another",
         }
     ),
+)
+
+
+def _given(plan: list[Event], chance: Random, count: int) -> list[Event]:
+    return plan
+
+
+HUNT = Hunt(
+    FUZZER,
+    simulate,
+    BUGS,
+    BREAKS,
+    CHECKS,
+    {name: partial(_given, plan) for name, plan in DIRECTED.items()},
+    "simulator/PLANTED.md",
+    "simulate",
 )
 
 
@@ -105,8 +125,12 @@ class NotRepeatable(Exception):
         return f"seed {self.seed} failed, and held when it was run again"
 
 
+@quiet()
 def run_campaign(
-    seeds: int, first: int, show: Callable[[Campaign], object] = lambda so_far: None
+    seeds: int,
+    first: int,
+    hunt: Hunt = HUNT,
+    show: Callable[[Campaign], object] = lambda so_far: None,
 ) -> Campaign:
     """Simulate each seed from `first` on. Raises `Finding`, shrunk, of the first that fails.
 
@@ -117,9 +141,9 @@ def run_campaign(
     began_s = time.process_time()
     for seed in range(first, first + seeds):
         try:
-            outcome = simulate(draw_round(FUZZER, seed, 0))
+            outcome = hunt.simulate(draw_round(hunt.fuzzer, seed, 0))
         except Exception as error:
-            run_round(FUZZER, seed, 0, FUZZER.target)  # fails again, and is shrunk
+            run_round(hunt.fuzzer, seed, 0, hunt.fuzzer.target)  # fails again, and is shrunk
             raise NotRepeatable(seed) from error
         reached += outcome.reached
         whole.update(outcome.digest.encode())
@@ -131,26 +155,55 @@ def run_campaign(
     return Campaign(seeds, reached, whole.hexdigest()[:16], time.process_time() - began_s)
 
 
-def find_bugs(seed: int) -> Iterator[str]:
-    """Plant each bug, and tell in a line in which round it is found, and how.
+def trace_of(seed: int, hunt: Hunt = HUNT) -> Iterator[str]:
+    """Everything that happens in the simulation of a seed, and the violation that ends it."""
+    lines: list[str] = []
+    try:
+        with quiet():
+            hunt.simulate(draw_round(hunt.fuzzer, seed, 0), lines=lines)
+    except AssertionError as error:
+        lines.append(f"{type(error).__name__} {error}\n")
+    finally:
+        yield from lines
+
+
+def find_bugs(seed: int, show: Callable[[str], object], hunt: Hunt = HUNT) -> list[PlantedRow]:
+    """Plant each bug, and `show` in a line in which round it is found, and how.
 
     Raises `NotNoticed` in the end of those that were not.
     """
-    patient = attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=BUG_SEEDS_MAX)
-    missed = []
-    for name in BUGS:
-        fuzzer = patient
-        if (plan := DIRECTED.get(name)) is not None:
-            fuzzer = attrs.evolve(patient, draw=lambda *_, plan=plan: plan, smoke_rounds=1)
+    rows, missed = [], []
+    for name in hunt.bugs:
         try:
-            number, error = run_canary(fuzzer, name, seed=seed)
+            number, error = find_bug(name, seed, hunt=hunt)
         except NotNoticed:
             missed.append(name)
-            yield f"      - {name}: not found"
+            show(f"      - {name}: not found")
         else:
             how = f"{type(error).__name__} {error}".partition("\n")[0]
-            yield f"  {number:5} {name}: {how}"
+            show(f"  {number:5} {name}: {how}")
+            found, check_name = (
+                None if name in hunt.by_hand else number,
+                check_of(error, hunt.checks),
+            )
+            rows.append(PlantedRow(name, hunt.breaks[name], check_name, found, number + 1))
         gc.collect()
-    yield f"{len(BUGS) - len(missed)} of {len(BUGS)} planted bugs were found"
+    show(f"{len(rows)} of {len(hunt.bugs)} planted bugs were found")
     if missed:
-        raise NotNoticed(FUZZER.name, ", ".join(missed), BUG_SEEDS_MAX)
+        raise NotNoticed(hunt.fuzzer.name, ", ".join(missed), BUG_SEEDS_MAX)
+    return rows
+
+
+def find_bug(
+    name: str, seed: int, *, rounds: int = BUG_SEEDS_MAX, hunt: Hunt = HUNT
+) -> tuple[int, Exception]:
+    """Which round finds this planted bug, or its plan by hand, and as what.
+
+    Raises `NotNoticed`, and `Finding` if what was found is there without it.
+    """
+    patient = attrs.evolve(hunt.fuzzer, faults=hunt.bugs, smoke_rounds=rounds)
+    if (draw_by_hand := hunt.by_hand.get(name)) is not None:
+        patient = attrs.evolve(patient, draw=draw_by_hand)
+    number, error = run_canary(patient, name, seed=seed)
+    run_round(patient, seed, number, patient.target)
+    return number, error

@@ -142,7 +142,8 @@ class Blame:
     def _lives(self, account: _Account) -> int:
         seeds = {request.seed for request in account.requests}
         found = [each for each in self.scene.histories if each.request.seed in seeds]
-        return sum(each.request.n * each.lives for each in found)
+        seen = sum(each.request.n * each.lives for each in found)
+        return seen + sum(self.scene.unseen[seed] for seed in seeds)
 
     def _names(self, contents: set[bytes]) -> str:
         return ", ".join(

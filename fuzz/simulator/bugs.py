@@ -37,11 +37,12 @@ from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
-from .journal_bugs import JOURNAL_ROWS, Broken, nothing
+from .journal_bugs import HOME_ROWS, JOURNAL_ROWS, Broken, nothing
 
 
 @contextmanager
-def _replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[None]:
+def replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[None]:
+    """A method, or a function, is another one in this block, which gets the original first."""
     original = vars(owner)[name]
 
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -57,9 +58,9 @@ def _replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[N
 @contextmanager
 def _planted(name: str) -> Iterator[None]:
     with ExitStack() as planted:
-        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS):
+        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS, *HOME_ROWS):
             if row == name:
-                planted.enter_context(_replaced(owner, method, broken))
+                planted.enter_context(replaced(owner, method, broken))
         yield
 
 
@@ -79,10 +80,13 @@ def _first_credit(original: Broken, ledger: Ledger, entry: Any) -> Any:
     return attrs.evolve(original(ledger, entry), credit=entry.request.credit)
 
 
-def _ask_further(original: Broken, ledger: Ledger, peer: Any) -> Any:
-    message = original(ledger, peer)
-    live = [attrs.evolve(each, next_index=each.next_index + 1) for each in message.live]
-    return attrs.evolve(message, live=live)
+def _ask_from(change: int) -> Broken:
+    def broken(original: Broken, ledger: Ledger, peer: Any) -> Any:
+        message = original(ledger, peer)
+        live = [attrs.evolve(each, next_index=each.next_index + change) for each in message.live]
+        return attrs.evolve(message, live=live)
+
+    return broken
 
 
 def _ask_for_none(original: Broken, ledger: Ledger, peer: Any) -> Any:
@@ -273,7 +277,8 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
     ("a replay has the first credit", Ledger, "_message", _first_credit),
-    ("RESYNC asks for one too far", Ledger, "handle_peer_up", _ask_further),
+    ("RESYNC asks for one too far", Ledger, "handle_peer_up", _ask_from(+1)),
+    ("RESYNC asks for one again", Ledger, "handle_peer_up", _ask_from(-1)),
     ("RESYNC wants nothing", Ledger, "handle_peer_up", _ask_for_none),
     ("unknown requests are not sent again", Ledger, "handle_resync_reply", _send_nothing_again),
     ("a finish with a token is lost", Ledger, "_accept_outputs", _lose_finish),
@@ -285,18 +290,20 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("credit is never granted", CoreClient, "grant", nothing),
     ("attempts have no bound", ReplayPolicy, "handle_lost", _count_no_attempt),
     ("a replay goes to other numerics", replay_policy, "is_exact", _send_anywhere),
-    ("other tokens come, and nobody is told", CoreClient, "_replay", _tell_no_one),
+    ("other tokens come without an event", CoreClient, "_replay", _tell_no_one),
     ("other tokens come, and were not asked for", ReplayPolicy, "_decide", _allow_all),
     ("a stream waits for no engine", ReplayPolicy, "_late_at", _wait_no_longer),
     ("a refusal for draining ends a stream", ReplayPolicy, "handle_refused", _end_refused),
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),
+    ("blocks outlive their worker", EngineCore, "forget_blocks", nothing),
     ("a block keeps its name", BlockNames, "remove", nothing),
     ("names of another memory are believed", BlockNames, "clear", nothing),
     ("a head is true before its names are", BlockNames, "clear", _head_first),
     ("a step begins before it is written down", step_loop, "_write_batch", nothing),
     ("a step that is over is in the table", BatchTable, "end_step", nothing),
+    ("a lost step stays in the table", BatchTable, "clear", nothing),
     ("who is killed has suspects", child_process, "_fail", _blame_the_killed),
     ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
     ("poison is never refused", Quarantine, "handle_death", _refuse_none),
@@ -316,5 +323,5 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS)
+    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS, *HOME_ROWS)
 }

@@ -16,8 +16,8 @@ from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
 from .plan import Request
-from .processes import FrontendParts
-from .responses import KEPT_S, SimResponses
+from .processes import FrontendParts, HomeParts
+from .responses import KEPT_S
 from .scene import REBUILD_DEATHS_MAX, Scene
 from .streams import Piece, StreamHistory, Violation, params_of, want
 
@@ -75,10 +75,10 @@ class Clients:
         await self._wait_over(process, over)
         return process
 
-    async def _wait_frontend(self, rank: int) -> SimProcess:
-        while rank not in self.scene.frontends or not self.scene.frontends[rank].is_alive:
+    async def _wait_frontend(self, home: int) -> SimProcess:
+        while home not in self.scene.frontends or not self.scene.frontends[home].is_alive:
             await self.scene.frontend_up.wait()
-        return self.scene.frontends[rank]
+        return self.scene.frontends[home]
 
     async def _wait_over(self, process: SimProcess, over: trio.Event) -> None:
         """Until the stream is over or its process dead."""
@@ -119,12 +119,11 @@ class Clients:
         if end:
             history.finish(end)
         if history.end and history.end != "finished":
-            _responses(process).forget(history.name)
+            _home(process, history).responses.forget(history.name)
         over.set()
 
     async def _ask(self, process: SimProcess, history: StreamHistory) -> None:
-        request, parts = history.request, process.parts
-        assert isinstance(parts, FrontendParts)
+        request, parts = history.request, _home(process, history)
         opened = parts.frontend.generate(
             list(request.prompt),
             params_of(request, self.scene.model),
@@ -135,18 +134,22 @@ class Clients:
             credit=request.grants,
             note=parts.responses.note(history.name, request),
         )
-        async with opened as stream:
-            if process.is_alive:
-                history.began_at = trio.current_time()
-                history.granted = history.granted_at_most = request.grants or 0
-                self.scene.histories.append(history)
-                history.begin_life()
-                await self._read(process, history, stream)
+        try:
+            async with opened as stream:
+                if process.is_alive:
+                    history.began_at = trio.current_time()
+                    history.granted = history.granted_at_most = request.grants or 0
+                    self.scene.histories.append(history)
+                    history.begin_life()
+                    await self._read(process, history, stream)
+        finally:
+            if not process.is_alive and not history.lives:
+                self.scene.unseen[request.seed] += request.n
 
     async def _resume(self, process: SimProcess, history: StreamHistory) -> None:
         """Read on in a later life of its frontend, where that has it."""
         await trio.lowlevel.checkpoint()
-        responses = _responses(process)
+        responses = _home(process, history).responses
         adopted = responses.read(history.name)
         if not process.is_alive:
             return
@@ -156,7 +159,7 @@ class Clients:
                 raise Violation(f"{history.name} is not there any more")
             history.finish("gone")
         elif adopted.generation is None:
-            killed = self.scene.adopters_killed[process.rank]
+            killed = self.scene.adopters_killed[history.request.frontend]
             if sum(at >= history.began_at for at in killed) < REBUILD_DEATHS_MAX:
                 raise Violation(f"{history.name} was given up, and ended no frontend")
             history.finish("lost")
@@ -173,7 +176,7 @@ class Clients:
             self._grant(process, history, stream)
             async for output in stream:
                 if output.finish_reason is not None and not stream._open:
-                    _responses(process).end(history.name)
+                    _home(process, history).responses.end(history.name)
                 if not process.is_alive:
                     return
                 self._take(history, output)
@@ -236,6 +239,6 @@ class Clients:
         return all(any(one.family == family for one in left) for left in history.wanted)
 
 
-def _responses(process: SimProcess) -> SimResponses:
+def _home(process: SimProcess, history: StreamHistory) -> HomeParts:
     assert isinstance(process.parts, FrontendParts)
-    return process.parts.responses
+    return process.parts.homes[history.request.frontend]

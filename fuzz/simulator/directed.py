@@ -1,5 +1,8 @@
 """Plans by hand: what random ones seldom meet, each with the planted bug that it finds."""
 
+import math
+
+from .journal_bugs import HOME_BUGS
 from .plan import Event, Fault, FaultKind, Request, Setup
 
 # Longer than a stream waits for an engine, with a margin.
@@ -10,6 +13,16 @@ def _request(number: int = 0, **fields: object) -> Request:
     plain = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40, **fields}
     return Request(name=f"request-{number}", seed=number, **plain)  # type: ignore[arg-type]
 
+
+# The second crash of a frontend is one too many: what it has goes on at the other, which is killed.
+_GIVEN_UP: list[Event] = [
+    Setup(frontends=2, frontend_restarts_max=1),
+    *[_request(number, frontend=number == 3, pause_s=0.02) for number in range(4)],
+    Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.0, tokens=10),
+    Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.2, tokens=30),
+    Fault(kind=FaultKind.KILL_ENGINE, at_s=0.5, tokens=70),
+    Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.5, tokens=110, frontend=1),
+]
 
 # {planted bug: the plan that finds it}; without the bug every plan holds.
 DIRECTED: dict[str, list[Event]] = {
@@ -47,21 +60,44 @@ DIRECTED: dict[str, list[Event]] = {
         _request(patience_s=0.4, pause_s=0.05),
         Fault(kind=FaultKind.CUT, at_s=0.0, tokens=4, for_s=1.0),
     ],
+    # Nothing of it goes on in the next life, whose first RESYNC names none.
+    "a dead frontend's requests run on": [
+        Setup(engines=1, window_tokens=4),
+        _request(is_resumable=False, back_after_s=math.inf, pause_s=0.05),
+        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=4),
+    ],
+    # The abort is lost, and nothing follows it; a cut of no way, as faults are healed when all are
+    # over.
+    "a lost tail is never asked after": [
+        Setup(engines=1, window_tokens=4),
+        _request(patience_s=0.8, pause_s=5.0),
+        Fault(kind=FaultKind.DROP, at_s=0.6, tokens=1),
+        Fault(kind=FaultKind.CUT, at_s=0.0, frontend=1, for_s=2.0),
+    ],
+    # Its client leaves while the worker is replaced; the next one had no step at all.
+    "a lost step stays in the table": [
+        Setup(engines=1),
+        _request(patience_s=0.2),
+        Fault(kind=FaultKind.WORKER_DIES, at_s=0.0, tokens=10),
+        Fault(kind=FaultKind.WORKER_DIES, at_s=1.5),
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=3.0),
+    ],
     # The second life finds no memory, and is killed while it clears the names; the third finds its
     # memory (all by this seed), and by no name what only the first one's held.
     "a head is true before its names are": [
-        Setup(engines=1, seed=37, kv_blocks=20),
+        Setup(engines=1, seed=7, kv_blocks=20),
         _request(prompt=[9] * 40, max_tokens=1),
         _request(1, at_s=0.15, prompt=[10] * 19),
         Fault(kind=FaultKind.KILL_ENGINE, at_s=0.35),
         Fault(kind=FaultKind.KILL_AT_STORE, at_s=0.36, is_torn=True),
     ],
-    # What its client has not allowed comes while it does not read.
+    # What its client has not allowed comes while it does not read: the frontend dies far from each
+    # grant, as the record of one makes good what the snapshot before it has lost.
     "a snapshot has no credit": [
         Setup(journal_bytes=0, window_tokens=16),
         _request(grants=1, pause_s=0.5, max_tokens=8),
         _request(1),
-        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=30),
+        Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=20),
     ],
     # One half of the stop string is adopted.
     "a stop string's beginning is not adopted": [
@@ -69,9 +105,10 @@ DIRECTED: dict[str, list[Event]] = {
         _request(1, stop_text_at=20),
         Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=21),
     ],
-    # What a frontend says before its death is slow, and comes when its successor has the streams.
+    # What a frontend says before its death is slow, and comes when its successor has the streams;
+    # that it is not lost with its sender, and how late it comes, is by this seed.
     "the dead may speak": [
-        Setup(engines=1, window_tokens=2, seed=14),
+        Setup(engines=1, window_tokens=2, seed=9),
         *[_request(number) for number in range(3)],
         Fault(kind=FaultKind.SLOW, at_s=0.0, tokens=20, for_s=0.03),
         Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=24),
@@ -83,4 +120,5 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=20),
         Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=100),
     ],
+    **dict.fromkeys(HOME_BUGS, _GIVEN_UP),
 }

@@ -30,6 +30,7 @@ class Injector:
     def _ends_of_frontends(self) -> dict[FaultKind, Callable[[Fault, SimProcess], None]]:
         return {
             FaultKind.KILL_FRONTEND: lambda fault, process: self.scene.kernel.kill(process),
+            FaultKind.CRASH_FRONTEND: self._crash,
             FaultKind.KILL_FRONTEND_AT_STORE: self._end_at_store,
             FaultKind.KILL_ADOPTER: self._ambush,
             FaultKind.KILL_BOTH: self._kill_with,
@@ -108,10 +109,10 @@ class Injector:
         if frontend is not None and isinstance(frontend.parts, FrontendParts):
             self.scene.network.slow.add((fault.frontend, engine))
             await trio.sleep(0.05)
-            channel = frontend.parts.client.channel
-            for peer in frontend.parts.client.balancer.engines:
+            client = frontend.parts.homes[fault.frontend].client
+            for peer in client.balancer.engines:
                 if peer.rank == engine and frontend.is_alive:
-                    channel.break_link(peer, "simulated")
+                    client.channel.break_link(peer, "simulated")
             await trio.sleep(0.05)
             self.scene.network.slow.discard((fault.frontend, engine))
 
@@ -162,6 +163,9 @@ class Injector:
         is_crash = fault.kind is FaultKind.CRASH_AT_STORE
         self.scene.note_adopter_killed(process)
         self.scene.kernel.kill(process, signal.SIGSEGV if is_crash else signal.SIGKILL)
+
+    def _crash(self, fault: Fault, process: SimProcess) -> None:
+        self.scene.kernel.kill(process, signal.SIGSEGV)
 
     def _ambush(self, fault: Fault, process: SimProcess) -> None:
         self.scene.ambushes[process.rank] = fault

@@ -1,4 +1,4 @@
-"""Bugs planted into journals and their adoption, as in `bugs`: each one rule broken.
+"""Bugs planted into journals, their adoption and their owners, as in `bugs`: each one rule broken.
 
 What they cost is seen when a frontend dies: by a client that comes back to a stream, or by what its
 clients had of it and the next life has not.
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from ...api.frontend_process import FrontendProcess
 from ...engine.core.homes import Homes
 from ...engine.messages import RequestOutput, StepOutputs
 from ...engine.process.main import EngineProcess
@@ -22,7 +23,11 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.records import BEGIN_AT, Snapshot
 from ...runtime.journal.streams import JournalChoice, JournalStream
 from ...runtime.journal.writer import JournalWriter
+from ...runtime.processes import frontend_homes
 from ...runtime.processes.frontend_fleet import FrontendFleet
+from ...runtime.processes.frontend_homes import FrontendHomes
+from ...runtime.processes.homes.home_owners import HomeOwners
+from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from .network import CODECS
 
@@ -100,7 +105,9 @@ def _split_ends() -> Broken:
             tokens = [attrs.evolve(each, finish_reason=None) for each in message.outputs]
             frame = CODECS[1].encode(attrs.evolve(message, outputs=tokens))[0]
             alone = StepOutputs(message.step, [_end_alone(each) for each in message.outputs])
-            ends[journal] = (peer, CODECS[1].encode(alone)[0])
+            # Nor is it known before: else the record of the stream's end would have it.
+            ends[journal] = (peer, CODECS[1].encode(alone)[0], *args)
+            args = ()
         original(journal, peer, frame, *args)
 
     return broken
@@ -182,14 +189,16 @@ def _know_for_ever(original: Broken, engine: EngineProcess, membership: Any) -> 
 
 
 def _another_rank(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
-    return [*list(fleet._journals.values())[:1], *original(fleet, rank)[1:]]
+    return [*list(fleet.homes._journals.values())[:1], *original(fleet, rank)[1:]]
 
 
-def _new_journal(original: Broken, fleet: FrontendFleet, rank: int) -> None:
-    before = fleet._journals.pop(rank, None)
-    original(fleet, rank)
+def _new_journal(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
+    journals = fleet.homes._journals
+    before = journals.pop(rank, None)
+    home = original(fleet, rank)
     if before is not None:
-        fleet._journals[rank + fleet.count] = before  # closed at the end
+        journals[rank + fleet.count] = before  # closed at the end
+    return home
 
 
 # A name may have several.
@@ -222,4 +231,47 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
     ("a journal is another rank's", FrontendFleet, "_fds_of", _another_rank),
     ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
+)
+
+
+# ---- homes of frontends that are given up
+
+# {name: what it breaks}
+HOME_BUGS: dict[str, str] = {
+    "a given home is not begun": "what a frontend has that is given up goes on nowhere",
+    "a given home has an empty journal": "streams are gone with the frontend that is given up",
+    "a given home is not listed": "engines do not connect to a home at its new frontend",
+    "a given home ends with its host's life": "a home is lost by the next death of its frontend",
+    "homes of others hear no news": "a home at another frontend counts with dead engines",
+}
+
+
+async def _ask_nothing(original: Broken, *asked: Any) -> None:
+    pass
+
+
+def _with_empty_journal(
+    original: Broken, homes: FrontendHomes, child: Any, home: int, *asked: Any
+) -> Any:
+    close_fds([homes._journals[home]])
+    homes._journals[home] = vars(frontend_homes)["create_journal"](home)
+    return original(homes, child, home, *asked)
+
+
+def _forget_guests(original: Broken, owners: HomeOwners, rank: int) -> list[int]:
+    for home in owners.guests(rank):
+        del owners._guests[home]
+    return []
+
+
+def _own_alone(original: Broken, process: FrontendProcess) -> Any:
+    return [process.home]
+
+
+HOME_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
+    ("a given home is not begun", FrontendHomes, "ask", _ask_nothing),
+    ("a given home has an empty journal", FrontendHomes, "ask", _with_empty_journal),
+    ("a given home is not listed", FrontendHomes, "handle_hosted", nothing),
+    ("a given home ends with its host's life", HomeOwners, "handle_gone", _forget_guests),
+    ("homes of others hear no news", FrontendProcess, "_homes", _own_alone),
 )

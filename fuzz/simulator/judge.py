@@ -20,7 +20,7 @@ from .streams import Violation
 
 # From the last stream on until nothing of any request is left, and all agree on who is there.
 QUIET_S = 10.0
-LOOK_S = 0.05
+LOOK_S = 0.2
 
 
 @attrs.define(eq=False)
@@ -42,11 +42,12 @@ class Judge:
         reached["frames"] = self.scene.network.frames
         for process in kernel.processes:
             match process.parts:
-                case FrontendParts(client=client):
-                    reached["sent again"] += client.ledger.sent_again
-                    for counted in (client.ledger.refused, client.channel.mishaps):
-                        reached.update({str(what): count for what, count in counted.items()})
-                    self._check_counters(client)
+                case FrontendParts(homes=homes):
+                    for home in homes.values():
+                        reached["sent again"] += home.client.ledger.sent_again
+                        for counted in (home.client.ledger.refused, home.client.channel.mishaps):
+                            reached.update({str(what): count for what, count in counted.items()})
+                        self._check_counters(home.client)
                 case EngineParts(core=EngineCore() as core):
                     counts = core.statistics()
                     reached["preempted"] += counts.preemptions
@@ -89,10 +90,12 @@ class Judge:
             if counts.kv_blocks_free != counts.kv_blocks:
                 return f"engine {rank} has {counts.kv_blocks_free} of {counts.kv_blocks} blocks"
         for rank in range(self.scene.setup.frontends):
-            process = self.scene.present("frontend", rank)
-            if process is None or not isinstance(process.parts, FrontendParts):
+            process = self.scene.frontends.get(rank)
+            if process is None or not process.is_alive:
                 return f"frontend {rank} is not there"
-            client, admission = process.parts.client, process.parts.frontend.admission
+            assert isinstance(process.parts, FrontendParts)
+            home = process.parts.homes[rank]
+            client, admission = home.client, home.frontend.admission
             client.ledger.check_invariants()
             admission.check_invariants()
             if len(client.ledger) or admission.active_requests:

@@ -112,10 +112,18 @@ class SimKernel(Kernel):
 
     # ---- as the owners of processes call it
 
+    has_forks = False
+
     def spawn(
-        self, module: str, *, ahead: Sequence[str], environment: Mapping[str, str]
+        self,
+        module: str,
+        *,
+        ahead: Sequence[str],
+        environment: Mapping[str, str],
+        forks: bool = False,
     ) -> Spawned:
         """See `Kernel`. What would start ahead does not."""
+        assert not forks
         assert self.nursery is not None
         if self.refusals:
             self.refusals -= 1
@@ -149,6 +157,10 @@ class SimKernel(Kernel):
         found = self._by_pidfd[pidfd].exit
         assert found is not None, "only a dead process can be reaped"
         return found
+
+    def count_oom_kills(self) -> int:
+        """See `Kernel`. None is killed for want of memory here."""
+        return 0
 
     def is_exiting(self, pid: int) -> bool:
         """See `Kernel`."""

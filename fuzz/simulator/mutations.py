@@ -25,11 +25,13 @@ MODULES = {
     "transports/links/zmq_channel.py": "tests/transports/links",
     "runtime/frontend/ledger.py": "tests/runtime/frontend",
     "runtime/frontend/ledger_entry.py": "tests/runtime/frontend",
+    "runtime/frontend/adoption.py": "tests/runtime/frontend",
     "runtime/frontend/engine_view.py": "tests/runtime/frontend",
     "runtime/frontend/replay_policy.py": "tests/runtime/frontend",
     "runtime/frontend/request_flow.py": "tests/runtime/frontend",
     "runtime/processes/membership.py": "tests/runtime/processes",
-    "runtime/processes/frontend_fleet.py": "tests/runtime/processes",
+    "runtime/processes/frontend_homes.py": "tests/runtime/processes",
+    "runtime/processes/connection_slots.py": "tests/runtime/processes",
     "runtime/journal/judgement.py": "tests/runtime/journal",
     "runtime/journal/reader.py": "tests/runtime/journal",
     "runtime/journal/streams.py": "tests/runtime/journal",
@@ -43,6 +45,8 @@ MODULES = {
     "engine/core/request.py": "tests/engine/core",
     "engine/core/outputs.py": "tests/engine/core",
     "engine/core/checks.py": "tests/engine/core",
+    "api/responses/adoption.py": "tests/api/responses",
+    "api/responses/executions.py": "tests/api/responses",
 }
 NUMBERS = re.compile(
     r"epoch|term|attempt|generation|index|sequence|number|acknowledged|_received|_sent|"

@@ -63,7 +63,8 @@ class SimNetwork(MemoryMesh):
     # Whose processes are dead, and their tasks perhaps not yet over.
     dead: set[Peer] = attrs.field(factory=set, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Ends when the first of them arrives.
+    _next: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def carry(self, side: Side, receiver: MemoryHub | MemorySpoke, frames: MemoryFrames) -> None:
         """See `MemoryMesh`."""
@@ -96,7 +97,7 @@ class SimNetwork(MemoryMesh):
                 continue
             self._last[key] = arrives
             heapq.heappush(self._under_way, (arrives, next(self._numbers), receiver, frames))
-            self._changed.set()
+            self._next.deadline = self._under_way[0][0]
 
     def _arrive(self, receiver: MemoryHub | MemorySpoke, frames: MemoryFrames) -> None:
         if frames.payload and self.is_over(receiver.peer_self, frames.sender):
@@ -135,10 +136,9 @@ class SimNetwork(MemoryMesh):
             while self._under_way and self._under_way[0][0] <= trio.current_time():
                 _, _, receiver, frames = heapq.heappop(self._under_way)
                 self._arrive(receiver, frames)
-            self._changed = trio.Event()
             deadline = self._under_way[0][0] if self._under_way else float("inf")
-            with trio.move_on_at(deadline):
-                await self._changed.wait()
+            with trio.CancelScope(deadline=deadline) as self._next:
+                await trio.sleep_forever()
 
     def cut(self, way: tuple[int, int]) -> None:
         """Lose all that is under way between the two, and what follows."""

@@ -11,6 +11,8 @@ from random import Random
 import attrs
 
 ENGINES_MAX = 3
+# Of one place: more than there are faults.
+RESTARTS_MAX = 1000
 FRONTENDS_MAX = 2
 # All requests and faults begin within so many seconds of virtual time from when requests are taken.
 BEGIN_S = 1.0
@@ -33,6 +35,8 @@ class Setup:
     frontends: int = 1
     spare_engines: int = 0
     spare_frontends: int = 0
+    # A frontend that dies more often is given up: its home goes on at another.
+    frontend_restarts_max: int = RESTARTS_MAX
     kv_blocks: int = 32
     max_num_seqs: int = 8
     window_tokens: int = 256
@@ -73,6 +77,8 @@ class Request:
     # crashes.
     fatal_at: int | None = None
     is_poison: bool = False
+    # Or hangs, instead of a crash.
+    hangs: bool = False
     # Engines with other tokens may go on with it.
     inexact_ok: bool = False
     # It ends by a stop string, as soon as the text of so many tokens has that; if it is one.
@@ -97,6 +103,7 @@ class FaultKind(enum.StrEnum):
     CRASH_ENGINE = "crash engine"
     CRASH_AT_STORE = "crash at store"
     KILL_FRONTEND = "kill frontend"
+    CRASH_FRONTEND = "crash frontend"  # by a fault of its own: it is given up after some
     KILL_FRONTEND_AT_STORE = "kill frontend at store"
     KILL_ADOPTER = "kill adopter"  # a frontend, and then its successor at one of its first stores
     KILL_BOTH = "kill both"  # a frontend and an engine
@@ -128,7 +135,12 @@ OF_WORKER = frozenset(
 )
 CRASHES = AT_STORE | OF_WORKER
 CRASHES |= {FaultKind.KILL_ENGINE, FaultKind.CRASH_ENGINE}
-CRASHES |= {FaultKind.KILL_FRONTEND, FaultKind.KILL_ADOPTER, FaultKind.KILL_BOTH}
+CRASHES |= {
+    FaultKind.KILL_FRONTEND,
+    FaultKind.CRASH_FRONTEND,
+    FaultKind.KILL_ADOPTER,
+    FaultKind.KILL_BOTH,
+}
 CRASHES |= {FaultKind.KILL_SPARE}
 _KINDS = (
     *[FaultKind.KILL_ENGINE] * 5,
@@ -205,7 +217,33 @@ def draw(chance: Random, count: int) -> list[Event]:
         _draw_fault(chance, setup, tokens, is_crash=place < crashes)
         for place in range(crashes + others)
     ]
+    if setup.frontends > 1 and chance.random() < 0.3:
+        return _with_one_given_up(chance, setup, requests, faults)
     return [setup, *requests, *faults]
+
+
+def _with_one_given_up(
+    chance: Random, setup: Setup, requests: list[Request], faults: list[Fault]
+) -> list[Event]:
+    """The first frontend crashes too often. The other one is killed once at most, which counts
+    toward nothing: were it given up as well, there would be none.
+    """
+    tokens = sum(request.n * request.max_tokens for request in requests)
+    killed = next((each for each in faults if each.kind is FaultKind.KILL_FRONTEND), None)
+    crashes = [
+        Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.0, tokens=chance.randrange(tokens))
+        for _ in range(2)
+    ]
+    return [
+        attrs.evolve(setup, frontend_restarts_max=1),
+        *(attrs.evolve(each, ends_adopters=False) for each in requests),
+        *(
+            attrs.evolve(each, frontend=int(each is killed))
+            for each in faults
+            if each.kind is not FaultKind.NO_SPAWN
+        ),
+        *crashes,
+    ]
 
 
 def _draw_request(chance: Random, setup: Setup, number: int) -> Request:

@@ -6,16 +6,18 @@ is `FrontendProcess`, whose requests come from simulated clients in place of con
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from random import Random
+from typing import Any
 
 import attrs
 import msgspec
 
 from ...api import frontend_process
 from ...api.application import Application
+from ...api.frontend_home import FrontendHome
 from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
@@ -38,7 +40,13 @@ from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.journal import open_journal
 from ...runtime.journal.memory import create_journal, open_mapped_journal
 from ...runtime.journal.writer import JournalLimits
-from ...runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, FrontendInit, FrontendReady
+from ...runtime.messages import (
+    FRONTEND_TO_ROOT,
+    ROOT_TO_FRONTEND,
+    EngineMembership,
+    FrontendInit,
+    FrontendReady,
+)
 from ...runtime.runtime import make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.control.channel import ControlChannel
@@ -94,8 +102,8 @@ class EngineParts:
 
 
 @attrs.define(eq=False)
-class FrontendParts:
-    """Of one frontend process."""
+class HomeParts:
+    """Of one home in a frontend process."""
 
     frontend: Frontend
     responses: SimResponses
@@ -104,6 +112,13 @@ class FrontendParts:
     def client(self) -> CoreClient:
         """Its side of the engines."""
         return self.frontend.client
+
+
+@attrs.define(eq=False)
+class FrontendParts:
+    """Of one frontend process: its homes by number, its own one and those that were left to it."""
+
+    homes: dict[int, HomeParts] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -122,10 +137,10 @@ class Programs:
     on_fatal: Callable[[SimExecutor, int], None]
     prepare: Callable[[Frontend], None]
     limits: JournalLimits
-    # A frontend begins to boot; it has adopted these; it takes clients.
+    # A frontend begins to boot; it has adopted these in a home; it takes clients of that.
     on_boot: Callable[[SimProcess], None]
-    on_adopted: Callable[[SimProcess, list[AdoptedStream]], None]
-    on_up: Callable[[SimProcess], None]
+    on_adopted: Callable[[SimProcess, int, list[AdoptedStream]], None]
+    on_up: Callable[[SimProcess, int], None]
     # Names of responses that frontends were asked to forget, and did.
     forgotten: set[str]
     # {rank: the latest}, whose memory outlives it.
@@ -183,39 +198,20 @@ class Programs:
         init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
         me = _become(process, "frontend", init.rank, init.epoch)
         self.on_boot(process)
-        hub = self.network.open_hub(Peer(me.role, me.rank, init.term))
-        process.on_cut.append(partial(self.network.remove, hub.peer_self, hub.endpoints[0]))
-        frontend = make_frontend(
-            Frontend,
-            self.settings,
-            hub,
-            self.inputs,
-            term=init.term,
-            rank=me.rank,
-            chance=self.chance,
+        process.parts = FrontendParts()
+        opener: Any = SimOpener(self, process)
+        opening = opener.open(
+            Peer(me.role, init.home, init.term),
+            {"journal": handshake.fds[1]},
+            init.engines,
+            foreign=ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send),
+            root=RootCalls(control.send),
         )
-        self.prepare(frontend)
-        with open_journal(handshake.fds[1], init.term, self.limits) as journal:
-            frontend.client.journal, frontend.client.is_rebuilding = journal, True
-            responses = SimResponses(process, journal, self.forgotten)
-            process.parts = FrontendParts(frontend, responses)
-            frontend.client.apply_membership(init.engines)
-            adopted = adopt_streams(frontend, journal)
-            frontend.client.handle_rebuilt()
-            responses.adopt(adopted)
-            if process.is_alive:
-                self.on_adopted(process, adopted)
-            foreign = ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send)
-            application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
-            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
-                running = frontend_process.FrontendProcess(
-                    init, control, frontend, application, source
-                )
-                inputs, outputs = hub.endpoints
-                where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
-                responses.start()
-                self.on_up(process)
-                await running.run(handshake, where)
+        async with opening as home:
+            inputs, outputs = home.endpoints
+            running = frontend_process.FrontendProcess(init, control, home, opener)
+            where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
+            await running.run(handshake, where)
 
     async def _handshake(
         self, process: SimProcess, control: ControlChannel, role: str
@@ -226,6 +222,57 @@ class Programs:
         slot = (process.pid, 0, 0, 0, 0, 0, 1, 0)
         os.pwrite(handshake.fds[0], struct.pack("=8Q", *slot), 0)
         return handshake
+
+
+@attrs.frozen
+class SimOpener:
+    """In the place of `HomeOpener`."""
+
+    programs: Programs
+    process: SimProcess
+
+    @asynccontextmanager
+    async def open(
+        self,
+        me: Peer,
+        fds: Mapping[str, int],
+        engines: EngineMembership,
+        *,
+        foreign: ForeignResponses,
+        root: RootCalls,
+        **_: object,
+    ) -> AsyncIterator[FrontendHome]:
+        """See `HomeOpener.open`; streams are adopted by `SimResponses`."""
+        programs, process = self.programs, self.process
+        settings, hub = programs.settings, programs.network.open_hub(me)
+        process.on_cut.append(partial(programs.network.remove, me, hub.endpoints[0]))
+        frontend = make_frontend(
+            Frontend,
+            settings,
+            hub,
+            programs.inputs,
+            term=me.epoch,
+            rank=me.rank % settings.frontends,
+            chance=programs.chance,
+        )
+        programs.prepare(frontend)
+        with open_journal(fds["journal"], me.epoch, programs.limits) as journal:
+            frontend.client.journal, frontend.client.is_rebuilding = journal, True
+            responses = SimResponses(process, journal, programs.forgotten)
+            assert isinstance(process.parts, FrontendParts)
+            process.parts.homes[me.rank] = HomeParts(frontend, responses)
+            frontend.client.apply_membership(engines)
+            adopted = adopt_streams(frontend, journal)
+            frontend.client.handle_rebuilt()
+            responses.adopt(adopted)
+            if process.is_alive:
+                programs.on_adopted(process, me.rank, adopted)
+            application = Application(frontend, ServeSettings(), foreign, root)
+            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
+                responses.start()
+                programs.on_up(process, me.rank)
+                parts = (me.rank, frontend, application, source)
+                yield FrontendHome(*parts, adopted=[], ended=[], endpoints=hub.endpoints)
 
 
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:

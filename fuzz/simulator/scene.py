@@ -16,12 +16,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.step_messages import WorkerReady
 from ...nurseries.processes.process import ProcessDied
-from ...runtime.config import (
-    ReplaySettings,
-    RuntimeSettings,
-    StreamSettings,
-    SupervisionSettings,
-)
+from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
 from ...runtime.events import ChildHung, ChildReady
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.frontend import Frontend
@@ -32,7 +27,7 @@ from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
 from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
-from .plan import Event, Fault, Request, Setup
+from .plan import RESTARTS_MAX, Event, Fault, Request, Setup
 from .processes import ENGINE, FRONTEND, EngineParts, FrontendParts, Programs
 from .streams import Model, StreamHistory, Violation
 from .worker import SimExecutor
@@ -89,13 +84,16 @@ class Scene:
     broken: str = attrs.field(default="", init=False)
     breaks: trio.Event = attrs.field(factory=trio.Event, init=False)
     frontend_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # {home: the process that has it}
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
     # {frontend rank: what kills its next life, when it has made so many stores, and how}
     ambushes: dict[int, Fault] = attrs.field(factory=dict, init=False)
-    # Of each frontend rank, when lives of it were killed before they had adopted all.
+    # Of each home, when processes were killed before they had adopted all of it.
     adopters_killed: dict[int, list[float]] = attrs.field(factory=dict, init=False)
     # Names of responses that frontends were asked to forget, and did.
     forgotten: set[str] = attrs.field(factory=set, init=False)
+    # {seed of a request: choices that may go on, of lives that died before their client had them}
+    unseen: Counter[int] = attrs.field(factory=Counter, init=False)
     # {seed of a request: engines that were killed for it}, and {name: frontends}
     _killed_by: Counter[int | str] = attrs.field(factory=Counter, init=False)
     _epochs: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
@@ -152,6 +150,12 @@ class Scene:
             kernel=self.kernel,
             chance=Random(f"root {setup.seed}"),
         )
+        supervision = attrs.evolve(
+            self.settings.supervision, restart_limit=setup.frontend_restarts_max
+        )
+        self.root.frontends.processes.settings = attrs.evolve(
+            self.settings, supervision=supervision
+        )
 
     @property
     def model(self) -> Model:
@@ -183,13 +187,13 @@ class Scene:
         process = self.frontends.get(hub.rank)
         if process is None:
             return False
-        parts = process.parts
-        assert isinstance(parts, FrontendParts)
-        if hub != Peer("frontend", hub.rank, parts.client.ledger.term):
+        assert isinstance(process.parts, FrontendParts)
+        client = process.parts.homes[hub.rank].client
+        if hub != Peer("frontend", hub.rank, client.ledger.term):
             return False
         return any(
             each.rank == engine.rank and each.epoch > engine.epoch
-            for each in parts.client.engines.membership.engines
+            for each in client.engines.membership.engines
         )
 
     def _is_frontend_over(self, spoke: Peer, frontend: Peer) -> bool:
@@ -216,7 +220,7 @@ class Scene:
         request = next(each for each in self.requests if each.seed == seed)
         if request.is_poison:
             executor.crashed_by = seed
-            executor.fail("crash")
+            executor.fail("hang" if request.hangs else "crash")
             return
         self.kernel.kill(executor.process)
         self._killed_by[seed] += 1
@@ -242,9 +246,11 @@ class Scene:
         process.stores.plan_death(fault.steps % AMBUSH_STORES, die, is_torn=fault.is_torn)
 
     def note_adopter_killed(self, process: SimProcess) -> None:
-        """It is about to be, in the midst of its adoption perhaps."""
-        if self.frontends.get(process.rank) is not process:
-            self.adopters_killed.setdefault(process.rank, []).append(trio.current_time())
+        """It is about to be, in the midst of its adoption of a home perhaps."""
+        owners = self.root.frontends.homes.owners
+        for home in (owners.own(process.rank), *owners.guests(process.rank)):
+            if home is not None and self.frontends.get(home) is not process:
+                self.adopters_killed.setdefault(home, []).append(trio.current_time())
 
     def handle_rebuilding(self, process: SimProcess, word: int) -> None:
         """A frontend's journal says that this stream is being rebuilt."""
@@ -252,7 +258,7 @@ class Scene:
             name, term = history.name, word >> 32
             if not history.request.ends_adopters or rebuilding_word(term, name) != word:
                 continue
-            if self.frontends.get(process.rank) is process or not process.is_alive:
+            if self.frontends.get(history.request.frontend) is process or not process.is_alive:
                 continue
             self._killed_by[name] += 1
             self.reached["adopter killed by a stream"] += 1
@@ -261,18 +267,18 @@ class Scene:
             self.note_adopter_killed(process)
             self.kernel.kill(process)
 
-    def _judge_adopted(self, process: SimProcess, adopted: list[AdoptedStream]) -> None:
+    def _judge_adopted(self, process: SimProcess, home: int, adopted: list[AdoptedStream]) -> None:
         """All that clients have seen of what they may come back to must be there again."""
         streams = {stream.admission.name: stream for stream in adopted}
         self.trace.note(f"{process} adopts {', '.join(streams)}")
         self.reached["adopted"] += len(streams)
         assert isinstance(process.parts, FrontendParts)
-        process.parts.client.ledger.check_invariants()
+        process.parts.homes[home].client.ledger.check_invariants()
         if again := sorted(self.forgotten & streams.keys()):
             self.fail(f"{', '.join(again)} was forgotten, and comes again")
         for history in self.histories:
             stream = streams.get(history.name)
-            if history.request.frontend != process.rank or history.name in self.forgotten:
+            if history.request.frontend != home or history.name in self.forgotten:
                 continue
             if not history.request.is_resumable and history.end != "finished":
                 generation = None if stream is None else stream.generation
@@ -293,8 +299,9 @@ class Scene:
                     what = f"{taken} of choice {index}, and its journal has {kept}"
                     self.fail(f"{history.name} was offered {what}")
 
-    def _note_frontend(self, process: SimProcess) -> None:
-        self.frontends[process.rank] = process
+    def _note_frontend(self, process: SimProcess, home: int) -> None:
+        self.reached["home goes on at another"] += home != process.rank
+        self.frontends[home] = process
         self.frontend_up.set()
         self.frontend_up = trio.Event()
 
@@ -349,5 +356,5 @@ def _settings_of(setup: Setup, folder: str) -> RuntimeSettings:
         spare_frontends=setup.spare_frontends,
         streams=StreamSettings(window_tokens=setup.window_tokens),
         replay=ReplaySettings(replay_wait_s=setup.replay_wait_s),
-        supervision=SupervisionSettings(restart_limit=1000, backoff_max_s=1.0),
+        supervision=SupervisionSettings(restart_limit=RESTARTS_MAX, backoff_max_s=1.0),
     )

@@ -1,4 +1,8 @@
-"""Runs simulations: one trio run for each list of events."""
+"""Runs simulations: one trio run for each list of events.
+
+Boots the root, lets clients and faults loose, then has the outcome judged. When all faults are
+over, every stream must end in bounded time, and then nothing may be left of any request anywhere.
+"""
 
 import gc
 import logging
@@ -11,31 +15,91 @@ from typing import Any
 
 import attrs
 import trio
-import trio.testing
 
 from ...api import frontend_process
 from ...engine import block_names
 from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.process import main as engine_main
+from ...engine.process import server
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...nurseries.processes.hang_watch import ProcessLook
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
 from ...runtime.journal import journal
-from ...runtime.processes import engine_fleet, frontend_fleet, hang_watcher, root
+from ...runtime.processes import engine_fleet, frontend_homes, hang_watcher, root
 from ...runtime.text.input_processor import InputProcessor
-from .blame import WatchedFleet
+from .blame import Blame, WatchedFleet
+from .clients import Clients
+from .injector import Injector
+from .judge import Judge
 from .kernel import SimProcess
 from .plan import Event, Setup
 from .processes import make_block_names, make_journal, open_watched_journal
 from .scene import Scene, Trace
-from .task_order import seeded_tasks
-from .world import World
+from .streams import Violation
+from .task_order import VirtualClock, seeded_tasks
 
 Bug = Callable[[], AbstractContextManager[object]]
-# Until every planted bug is found.
-SMOKE_ROUNDS = 100
+# From when the faults are over to the end of every stream: restarts, links, and the work itself.
+STREAMS_END_S = 60.0
+BOOT_S = 60.0
+# Of reports of counts, of which nothing is judged but that they come: seldom, as each costs as much
+# as a step of an engine.
+STATISTICS_PERIOD_S = 0.4
+LOAD_PERIOD_S = 0.1
+
+
+@attrs.define(eq=False)
+class World:
+    """One simulation, from the boot of its root to the judgement."""
+
+    scene: Scene
+
+    async def run(self) -> None:
+        """All of it. Raises `Violation`, and what a part of the runtime should never raise."""
+        judge = Judge(self.scene, Blame(self.scene))
+        async with trio.open_nursery() as nursery:
+            self.scene.kernel.nursery = nursery
+            nursery.start_soon(self.scene.network.run)
+            async with trio.open_nursery() as root_nursery:
+                root_nursery.start_soon(self._wait_broken)
+                await self._boot(root_nursery, judge)
+                await self._live()
+                await judge.settle()
+                root_nursery.cancel_scope.cancel("the simulation is over")
+            judge.check_over()
+            nursery.cancel_scope.cancel("the simulation is over")
+
+    async def _wait_broken(self) -> None:
+        await self.scene.breaks.wait()
+        raise Violation(self.scene.broken)
+
+    async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
+        await nursery.start(self.scene.root.engines.run)
+        await nursery.start(self.scene.root.frontends.run)
+        with trio.move_on_after(BOOT_S) as patience:
+            await self.scene.root.frontends.wait_serving()
+            if self.scene.setup.waits_for_all:
+                await judge.wait_settled()
+        if patience.cancelled_caught:
+            raise Violation("no frontend serves")
+        for fleet in (self.scene.root.engines, self.scene.root.frontends):
+            fleet.processes.start_spares()
+
+    async def _live(self) -> None:
+        run_client, injector = Clients(self.scene).run_client, Injector(self.scene)
+        async with trio.open_nursery() as clients:
+            for request in self.scene.requests:
+                clients.start_soon(run_client, request)
+            async with trio.open_nursery() as faults:
+                for fault in self.scene.faults:
+                    faults.start_soon(injector.run_fault, fault)
+            injector.heal()
+            clients.cancel_scope.deadline = trio.current_time() + STREAMS_END_S
+        if clients.cancel_scope.cancelled_caught:
+            open_ones = [each.request.name for each in self.scene.histories if not each.end]
+            raise Violation(f"streams without end: {', '.join(open_ones) or 'refused ones'}")
 
 
 @attrs.frozen
@@ -58,6 +122,19 @@ def _inputs() -> InputProcessor:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Logs nothing: servers that die by the thousand have much to say. Blocks nest."""
+    before = logging.root.manager.disable
+    if not before:
+        logging.disable()  # makes every logger forget what it knows, so once for all seeds
+    try:
+        yield
+    finally:
+        if not before:
+            logging.disable(before)
+
+
+@contextmanager
 def _one_process(
     look: Callable[[int], ProcessLook], on_rebuilding: Callable[[SimProcess, int], None]
 ) -> Iterator[None]:
@@ -72,15 +149,16 @@ def _one_process(
         (GrammarCompiler, "load", lambda compiler: None),
         (block_names, "BlockNames", make_block_names),
         (journal, "open_mapped_journal", partial(open_watched_journal, on_rebuilding)),
-        (frontend_fleet, "create_journal", make_journal),
+        (frontend_homes, "create_journal", make_journal),
         (root, "EngineFleet", WatchedFleet),
         (engine_main, "passes_shown", nullcontext),
         (hang_watcher, "look_at_process", look),
         (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
+        (server, "STATISTICS_PERIOD_S", STATISTICS_PERIOD_S),
+        (frontend_process, "LOAD_PERIOD_S", LOAD_PERIOD_S),
     )
     with ExitStack() as restored:
-        restored.callback(logging.disable, logging.root.manager.disable)
-        logging.disable()  # servers that die by the thousand have much to say
+        restored.enter_context(quiet())
         if gc.isenabled():
             gc.disable()  # finalizers run when a simulation is over
             restored.callback(gc.enable)
@@ -111,11 +189,12 @@ def simulate(
 
     with bug(), _one_process(look, on_rebuilding), seeded_tasks(f"tasks {seed}") as order:
         scene = Scene(events, _inputs(), _folder(), trace)
-        clock = trio.testing.MockClock(autojump_threshold=0)
         try:
-            trio.run(World(scene).run, clock=clock)
+            trio.run(World(scene).run, clock=VirtualClock())
         except BaseExceptionGroup as group:
-            raise first_error(group) from group
+            error = first_error(group)
+            error.add_note(f"trace {trace.digest()}")
+            raise error from group
     scene.reached["simulation"] = 1
     scene.reached["batches"] = order.batches
     return Outcome(trace.digest(), scene.reached)

@@ -67,6 +67,11 @@ class WatchedJournal:
     # Hears which stream is rebuilt from now on, as the header says it.
     on_rebuilding: Callable[[int], None]
 
+    def load(self, position: int, size: int) -> bytes:
+        """A copy of so many bytes."""
+        loaded: bytes = self.memory.load(position, size)
+        return loaded
+
     def store(self, position: int, data: bytes) -> None:
         """Write these bytes."""
         self.memory.store(position, data)
@@ -103,6 +108,9 @@ class _WatchedMemory:
 
         self.stores.store(make, lambda: make(half))
 
+    def load(self, position: int, size: int) -> Any:
+        return self.memory.load(position, size)
+
     def store(self, position: int, data: bytes) -> None:
         self._make(Stored(position, data))
 
@@ -132,6 +140,9 @@ class _Nowhere:
 
     def __setitem__(self, part: slice, data: bytes) -> None:
         pass
+
+    def load(self, position: int, size: int) -> bytes:
+        return b""
 
     def store(self, position: int, data: bytes) -> None:
         pass

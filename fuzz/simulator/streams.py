@@ -82,16 +82,20 @@ class StreamHistory:
     _other_at: list[int | None] = attrs.field(init=False)
     # Of each choice, how many tokens have come in this life.
     _seen: list[int] = attrs.field(init=False)
+    # The place that a life before has announced: the first event of this one repeats it.
+    _was_said: list[int | None] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.taken = [[] for _ in self.wanted]
         self.ended = [False for _ in self.wanted]
         self._seen = [0 for _ in self.wanted]
         self._other_at = [None for _ in self.wanted]
+        self._was_said = self._other_at.copy()
 
     def begin_life(self) -> None:
         """It is read from its beginning, in this life of its frontend."""
         self.lives += 1
+        self._was_said = self._other_at.copy()
         self._seen = [0 for _ in self.wanted]
         self.ended = [False for _ in self.wanted]
 
@@ -110,10 +114,11 @@ class StreamHistory:
         again = taken[first : self._seen[index]]
         old, new = piece.token_ids[: len(again)], piece.token_ids[len(again) :]
         _demand(old == again, f"{name}: tokens {old} at {first} of choice {index}, before {again}")
-        if piece.inexact and self._other_at[index] != first:  # else an event came before
-            for _ in range(piece.inexact):
+        if piece.inexact:
+            is_again = self._was_said[index] == first
+            for _ in range(piece.inexact - is_again):
                 self._handle_inexact(index)
-            self._other_at[index] = first
+            self._other_at[index], self._was_said[index] = first, None
         self._take_new(index, new)
         if piece.reason is not None:
             self._take_end(piece)

@@ -29,6 +29,8 @@ from .kernel import TEARDOWN_S, SimProcess
 # A stream of forty tokens takes about as long as a successor needs to come up.
 STEP_S = (0.002, 0.01, 0.02, 0.05)
 BOOT_S = (0.005, 0.02, 0.02, 0.2)
+# The first and the last: each is a message to the root, some ten steps of tasks.
+BOOT_PHASES = (BootPhase.START, BootPhase.HASH_FILES)
 # Of new workers, those that find the KV memory of the last one.
 FOUND_SHARE = 0.7
 # What faults of a worker do to its engine: new ones take the place of one that was killed; of the
@@ -128,7 +130,7 @@ class SimExecutor:
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Background task `executor`; see `Executor.run`."""
-        for phase in BootPhase:
+        for phase in BOOT_PHASES:
             await trio.sleep(self.chance.choice(BOOT_S))
             self.on_progress(0, phase, 1.0)
         task_status.started(self.ready)

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from triolet.engine.kernels.library import machine_isas
-from triolet.fuzz.chaos.campaign import run_campaign, show
-from triolet.fuzz.chaos.fault_plan import DECK, FaultKind
-from triolet.fuzz.chaos.options import ChaosOptions
+from triolet.fuzz.chaos.command import run_campaign, show
+from triolet.fuzz.chaos.fault_plan import DECK, DISK, FaultKind
+from triolet.fuzz.chaos.options import ChaosOptions, Profile
 
 from ..end_to_end.server import DEADLINE_S
 
@@ -50,9 +50,13 @@ UNLIKE = ChaosOptions(
     patience=PATIENCE,
 )
 
+ON_DISK = ChaosOptions(seed=1, faults=len(DISK), only=tuple(sorted(DISK)), patience=PATIENCE)
+
 
 @pytest.mark.parametrize(
-    "options", [EVERY_KIND, WITH_THE_MODEL, UNLIKE], ids=["null", "native", "unlike"]
+    "options",
+    [EVERY_KIND, WITH_THE_MODEL, UNLIKE, ON_DISK],
+    ids=["null", "native", "unlike", "disk"],
 )
 async def test_one_fault_of_each_kind(options: ChaosOptions) -> None:
     with trio.fail_after(10 * DEADLINE_S):
@@ -61,3 +65,15 @@ async def test_one_fault_of_each_kind(options: ChaosOptions) -> None:
     assert report.all_violations() == []
     assert report.is_green()
     assert {each.kind for each in report.outcomes} == {*options.kinds(), FaultKind.KILL_ROOT}
+
+
+STORM = ChaosOptions(profile=Profile.RELEASE, seed=4, faults=20, patience=PATIENCE)
+
+
+async def test_processes_die_at_random_moments() -> None:
+    with trio.fail_after(10 * DEADLINE_S):
+        report = await run_campaign(STORM)
+    show(report)
+    assert report.all_violations() == []
+    assert report.is_green()
+    assert report.killed >= len(report.outcomes) - 1, "at least one in each moment"

@@ -14,6 +14,8 @@ from functools import partial
 import pytest
 import trio
 
+from triolet.fuzz.chaos.served_run import is_apart
+
 from ..end_to_end.server import (
     DEADLINE_S,
     Server,
@@ -37,7 +39,7 @@ TOKENS = 90
 async def pids_of(server: Server) -> dict[str, int]:
     """The processes of a server; spare workers, which come a moment later, are not among them."""
     pids = await server.pids()
-    return {place: pid for place, pid in pids.items() if "/spare worker" not in place}
+    return {place: pid for place, pid in pids.items() if not is_apart(place)}
 
 
 async def kill(server: Server, place: str) -> dict[str, int]:
@@ -182,22 +184,41 @@ async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
             async with trio.open_nursery() as nursery:
                 streams = await start_streams(nursery, server)
                 before = await kill(server, "frontend 0")  # in mid-stream
-                await wait_ended(streams)
-                assert all(stream.broken for stream in streams), "their connections died with it"
-            await wait_healed(server, before, replaced={"frontend 0"})
+                await wait_healed(server, before, replaced={"frontend 0"})
+                counts = [len(stream.token_ids) for stream in streams]
+
+                def all_go_on() -> bool:
+                    now = [len(stream.token_ids) for stream in streams]
+                    return all(new > old for new, old in zip(now, counts, strict=True))
+
+                await wait_until(all_go_on, "all streams go on")
+                assert not any(stream.ended.is_set() for stream in streams), "as do connections"
+                nursery.cancel_scope.cancel("their clients leave")
             await check_serves(server)
 
             async def all_free() -> bool:
                 counts = await server.metrics()
                 return counts['kv_blocks_free{engine="0"}'] == counts['kv_blocks{engine="0"}']
 
-            await wait_until(all_free, "what the dead frontend had asked for is aborted")
+            await wait_until(all_free, "what they had asked for is aborted")
 
 
 @pytest.mark.chaos
 @pytest.mark.slow
-@pytest.mark.parametrize("streaming", [False, True], ids=["idle", "mid-stream"])
-async def test_nothing_outlives_the_root(tmp_path: pathlib.Path, streaming: bool) -> None:
+@pytest.mark.parametrize(
+    ("streaming", "others"),
+    [
+        (False, ()),
+        (True, ()),
+        (True, ("frontend 0",)),
+        (True, ("engine 0",)),  # its successor may be about to start
+        (True, ("frontend 0", "engine 0", "engine 0/worker 0")),  # as if the whole group was killed
+    ],
+    ids=["idle", "mid-stream", "frontend", "engine", "all"],
+)
+async def test_nothing_outlives_the_root(
+    tmp_path: pathlib.Path, streaming: bool, others: tuple[str, ...]
+) -> None:
     opened = open_server(tmp_path, executor="null", null_step_s=STEP_S)
     with trio.fail_after(2 * DEADLINE_S):
         async with opened as server, trio.open_nursery() as nursery:
@@ -206,6 +227,8 @@ async def test_nothing_outlives_the_root(tmp_path: pathlib.Path, streaming: bool
             processes = marked_processes(server.mark)
             assert len(expected) == 4, "root, frontend, engine, worker"
             assert set(expected.values()) <= set(processes), "a spare worker may be there, too"
+            for place in others:
+                os.kill(expected[place], signal.SIGKILL)
             os.kill(server.popen.pid, signal.SIGKILL)
             await wait_until(
                 lambda: not (remains(server.mark, server.run_id) or living(processes)),

@@ -16,7 +16,7 @@ import triolet
 from triolet import PromptEmbeds, SamplingParams
 from triolet.engine.messages import Utility
 from triolet.engine.structured_outputs import StructuredOutputs
-from triolet.fuzz.chaos.served_run import SPARE
+from triolet.nurseries.processes.spares import APART
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.errors import NoEngineLeft, UtilityFailed
 from triolet.runtime.frontend.generation import GenerationStream
@@ -42,7 +42,7 @@ async def engine_tree(runtime: triolet.Runtime, workers: int = WORKERS) -> Proce
             with contextlib.suppress(UtilityFailed):
                 text = await runtime.client.call_utility(peer, Utility.TASK_TREE)
                 tree = msgspec.json.decode(text, type=ProcessTree)
-                found = [each for each in tree.processes if not each.name.startswith(SPARE)]
+                found = [each for each in tree.processes if not each.name.startswith(APART)]
                 if len(found) == workers:
                     return attrs.evolve(tree, processes=found)
 
@@ -108,6 +108,11 @@ FORM = StructuredOutputs.regex("[a-z ]{40,60}")
 REQUESTS: dict[str, dict[str, Any]] = {
     "penalties": {"temperature": 0.8, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
     "logprobs": {"temperature": 0.8, "logprobs": 3},
+    "biases and bad words": {
+        "temperature": 0.8,
+        "logit_bias": ((300, 4.0), (301, -4.0)),
+        "bad_words": ("the", "and"),
+    },
     "choices": {"temperature": 0.8, "n": 2, "logprobs": 0},
     "a prompt's logprobs": {"prompt_logprobs": 2},
     "greedy, with stop strings": {"temperature": 0.0, "stop": ("zzz",)},

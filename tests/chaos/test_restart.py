@@ -43,7 +43,7 @@ async def test_kills_never_give_an_engine_up_and_restart_revives_what_crashed(
             words = [sys.executable, "-m", "triolet", "restart", "--engine", "0"]
             environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
             done = await trio.run_process(words, env=environment, capture_stdout=True)
-            assert done.stdout.decode().strip() == "engine 0 was failed, and begins anew"
+            assert done.stdout.decode().strip() == "engine 0 was failed, and is restarted"
             await wait_until(is_up_again, "engine 0 is revived")
             wrong = await trio.run_process(
                 [*words[:-1], "7"], env=environment, capture_stderr=True, check=False

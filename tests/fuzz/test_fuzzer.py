@@ -86,6 +86,17 @@ def test_shrinking_keeps_to_the_error_it_began_with() -> None:
     assert len(caught.value.events) == 2
 
 
+def test_shrinking_keeps_to_the_words_of_the_error_but_not_to_its_numbers() -> None:
+    def check_words(events: Sequence[int], limit: int) -> Counter[str]:
+        if len(events) < 5:
+            raise AssertionError("too few")
+        raise AssertionError(f"{len(events)} of {limit} are too many")
+
+    with pytest.raises(Finding) as caught:
+        run_round(attrs.evolve(TOY, check=check_words), 1, 1, 50)
+    assert len(caught.value.events) == 5
+
+
 def test_a_canary_that_lives_is_an_error() -> None:
     number, error = run_canary(TOY, "the limit is lower", seed=1)
     assert number == 0

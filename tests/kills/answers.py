@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from triolet.api.openai.response_id import frontend_of
+
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 GOOD_ENDS = frozenset({"response.completed", "response.incomplete"})
 # What is drawn for each request.
@@ -34,10 +36,16 @@ class Choice:
 class Answer:
     """What came for one request. `error` says what must not have come, "" if nothing."""
 
+    # Its request was sent.
+    is_asked: bool = False
+    # Of the response or completion, "" before its first event.
+    id: str = ""
     choices: dict[int, Choice] = attrs.field(factory=dict)
     # Of events, those of one kind in a row once.
     kinds: list[str] = attrs.field(factory=list)
     last_number: int = -1
+    # The `id:` of a chat's last event.
+    position: str = ""
     # The terminal event's own account.
     final: Any = None
     usage: Any = None
@@ -49,15 +57,27 @@ class Answer:
         """Output tokens of the first choice so far."""
         return len(self.choices[0].token_ids) if 0 in self.choices else 0
 
+    @property
+    def frontend(self) -> int | None:
+        """The rank of the frontend that executes it, as its id says."""
+        return frontend_of(self.id)
+
+    @property
+    def end(self) -> list[Any]:
+        """Status and reason of a response's end."""
+        final = self.final or {}
+        return [final.get("status"), final.get("incomplete_details")]
+
     def see_event(self, event: Mapping[str, Any]) -> None:
         """Take one event of a lane."""
         kind = str(event["type"])
         if self.ended:
-            self._wrong(f"{kind} came after the end")
+            self.blame(f"{kind} came after the end")
         if not self.kinds or self.kinds[-1] != kind:
             self.kinds.append(kind)
         choice = self.choices.setdefault(0, Choice())
         self._see_number(event.get("sequence_number"))
+        self._see_id(event.get("response", {}).get("id"))
         if kind.endswith(".delta") or kind in TERMINAL:
             self._see_tokens(choice, event)
         if kind == "response.output_text.delta":
@@ -69,14 +89,18 @@ class Answer:
         elif kind in TERMINAL:
             self._see_end(kind, event)
 
-    def see_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Take one chunk of a chat."""
+    def see_chunk(self, chunk: Mapping[str, Any], position: str = "") -> None:
+        """Take one chunk of a chat, with the `id:` of its event."""
         if chunk.get("error"):
-            self._wrong(f"error chunk: {chunk['error']}")
+            self.blame(f"error chunk: {chunk['error']}")
+        if position and position == self.position:
+            self.blame(f"{position} came twice")
+        self.position = position
+        self._see_id(chunk.get("id"))
         for part in chunk.get("choices", []):
             choice = self.choices.setdefault(part["index"], Choice())
             if choice.finish is not None:
-                self._wrong(f"choice {part['index']} went on after its end")
+                self.blame(f"choice {part['index']} went on after its end")
             delta = part["delta"]
             choice.text += delta.get("content") or ""
             choice.token_ids += part.get("token_ids") or []
@@ -93,25 +117,30 @@ class Answer:
         """The stream of chunks is over; that must not be too early."""
         self.ended = True
         if self.usage is None or any(one.finish is None for one in self.choices.values()):
-            self._wrong("the chat was over before its end")
+            self.blame("the chat was over before its end")
 
     def break_off(self, why: str) -> None:
         """The connection failed."""
         self.ended = True
-        self._wrong(why)
+        self.blame(why)
+
+    def _see_id(self, response_id: str | None) -> None:
+        if response_id and self.id not in ("", response_id):
+            self.blame(f"{response_id} is none of {self.id}")
+        self.id = response_id or self.id
 
     def _see_number(self, number: int | None) -> None:
         if number is None:
             return
         if number <= self.last_number:
-            self._wrong(f"event number {number} came after {self.last_number}")
+            self.blame(f"event number {number} came after {self.last_number}")
         self.last_number = number
 
     def _see_tokens(self, choice: Choice, event: Mapping[str, Any]) -> None:
         token_ids = event.get("token_ids") or []
         index = event.get("token_index", len(choice.token_ids))
         if token_ids and index != len(choice.token_ids):
-            self._wrong(f"token index {index} where {len(choice.token_ids)} is next")
+            self.blame(f"token index {index} where {len(choice.token_ids)} is next")
         choice.token_ids += token_ids
         choice.logprobs += event.get("logprobs") or []
 
@@ -119,14 +148,15 @@ class Answer:
         self.ended = True
         if kind not in GOOD_ENDS:
             error = event.get("error") or event["response"]["error"]
-            self._wrong(f"{kind}: {error.get('code')}: {error.get('message')}")
+            self.blame(f"{kind}: {error.get('code')}: {error.get('message')}")
             return
         response = event["response"]
         self.usage = response.get("usage")
         names = ("status", "incomplete_details", "output")
         self.final = without({name: response.get(name) for name in names}, DRAWN)
 
-    def _wrong(self, what: str) -> None:
+    def blame(self, what: str) -> None:
+        """Note the first thing that must not have come."""
         self.error = self.error or what
 
 
@@ -158,6 +188,8 @@ def differences(seen: Answer, expected: Answer) -> list[str]:
     for name in ("kinds", "last_number", "final"):
         if getattr(seen, name) != getattr(expected, name):
             found.append(f"{name} differ")
+    if seen.end != expected.end:
+        found.append(f"ended as {seen.end}, not {expected.end}")
     cached = frozenset({CACHED})
     if without(seen.usage, cached) != without(expected.usage, cached):
         found.append(f"usage {seen.usage}, not {expected.usage}")

@@ -1,11 +1,13 @@
-"""Kill campaign: `triolet serve` under load, an engine or a worker killed every some seconds.
+"""Kill campaign: `triolet serve` under load, processes of it killed every some seconds.
 
 First the load runs against a server that nothing happens to; its answers are what the other one,
 whose processes are killed, must give as well. The server is the user's own command with default
-settings, but for how many engines it has.
+settings, but for how many processes it has and how long it waits for clients. In the end every KV
+block must be free, and no request must have been executed twice.
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import random
@@ -14,9 +16,9 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import attrs
+import httpx
 import trio
 
 from triolet.fuzz.chaos.faults import Void, kill
@@ -25,23 +27,37 @@ from triolet.fuzz.observers import NotInTime, wait_until
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
 
+from ..end_to_end.server import scrape
 from .answers import Answer
 from .larger_model import write_larger_model
 from .load import Load, make_load
 from .prefix import check_prefix
 from .report import STREAMS_MIN, TOKEN_MAX, TOKEN_MIN, Kill, KillReport
+from .rolling import restart_rolling
+from .slots import Account
 
 # For all processes to be there, in the beginning or after a kill, and for enough streams.
-WHOLE_S = 60.0
+WHOLE_S = 120.0
 LOOK_S = 0.1
 # For the last answers, once no new one is asked for: more than any silence that ends.
-LAST_ANSWERS_S = 90.0
+LAST_ANSWERS_S = 400.0
+# Then for what waits for readers that do not come, `--adopted-keep`, and the engines' next reports.
+FREE_S = 100.0
+SHOWN = ("engine_", "kv_", "num_requests", "request", "outputs_refused")
 # Some end between this look and the kill.
 STREAMS_WANTED = STREAMS_MIN + 1
-# Engines are ahead of clients that read slowly, and what has left the engine no kill interrupts:
-# wait until one of them holds as many of the streams as this share, or for `held_s`.
+# Engines are ahead of clients that read slowly, and what has left the server no kill interrupts:
+# wait until one that may die holds as many of the streams as this share, or for `held_s`.
 HELD_SHARE, HELD_LOOK_S = 0.3, 0.02
-WORKER, ENGINE = "worker", "engine"
+# The clients share their cores with the server: it waits longer than by default for those that are
+# late, and keeps for longer what they come back for.
+PATIENCE = [
+    *("--limits.socket.pong-s", "600", "--limits.socket.write-s", "600"),
+    *("--limits.http.head-s", "100", "--limits.http.write-s", "600", "--adopted-keep", "600"),
+]
+WORKER, ENGINE, FRONTEND = "worker", "engine", "frontend"
+FRONTEND_WITH_ENGINE, ROLLING = "frontend with engine", "rolling restart"
+KEPT, RESUME = "kept", "resume"
 
 
 @attrs.frozen(kw_only=True)
@@ -49,32 +65,46 @@ class KillOptions:
     """One campaign."""
 
     engines: int = 2
+    frontends: int = 1
     kills: int = 200
+    # Rolling restarts, in place of kills.
+    rounds: int = 0
     # Kills that met too few streams are made again, so many in all at most.
     attempts: int = 3
+    # Kinds of process, killed in turn.
     victims: tuple[str, ...] = (ENGINE, WORKER)
+    # Whether connections must not break, or clients resume by number where they do.
+    connections: str = KEPT
     period_s: float = 2.0
+    # After so many, no kill is made.
+    minutes: float = math.inf
     held_s: float = 10.0
     lanes: int = 64
     sockets: int = 4
-    chats: int = 16
+    # One half chats, the other streamed responses.
+    streams: int = 16
     tokens: int = 200
     seed: int = 1
     # Of a model of random weights in place of the bundled one; 0: the bundled one.
     layers: int = 0
-    # More words for the server, beyond how many engines it has.
+    # More words for the server, beyond how many engines and frontends it has.
     serve: tuple[str, ...] = ()
 
-    def load(self, url: str, expected: dict[str, Answer] | None) -> Load:
+    def load(self, url: str, expected: Mapping[str, Answer] | None) -> Load:
         """The load of this campaign."""
         return make_load(
             url,
+            Account(expected, comes_back=self.connections == RESUME and expected is not None),
             tokens=self.tokens,
             lanes=self.lanes,
             sockets=self.sockets,
-            chats=self.chats,
-            expected=expected,
+            streams=self.streams,
         )
+
+    @property
+    def ends_engines(self) -> bool:
+        """Whether engines end, and what they counted."""
+        return self.rounds > 0 or any(ENGINE in victim for victim in self.victims)
 
 
 async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillReport:
@@ -88,16 +118,19 @@ async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillR
     async with _open_run(options) as (served, _):
         oracle = options.load(_url(served), None)
         await oracle.run()
-        assert not oracle.wrong, f"the undisturbed server: {oracle.wrong[:3]}"
+        expected = oracle.account
+        assert not expected.wrong, f"the undisturbed server: {expected.wrong[:3]}"
         prefixes = await check_prefix(_url(served), trio.lowlevel.checkpoint)
-    say(f"{oracle.compared} answers of the undisturbed server in {_since(began_s):.0f} s")
+    say(f"{expected.compared} answers of the undisturbed server in {_since(began_s):.0f} s")
     async with _open_run(options) as (served, places):
-        load = options.load(_url(served), oracle.recorded)
+        load = options.load(_url(served), expected.recorded)
         campaign = Campaign(options, served, places, load, report, say)
         began_s = time.monotonic()
         await campaign.run()
         report.seconds = _since(began_s)
         if not report.broken:
+            await campaign.check_free()
+        if not report.broken and options.connections == KEPT:
             report.broken += await campaign.check_prefix(prefixes)
         report.broken += [
             f"the log has {word!r}: {line[:200]}"
@@ -111,7 +144,10 @@ async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillR
 @asynccontextmanager
 async def _open_run(options: KillOptions) -> AsyncIterator[tuple[ServedRun, list[str]]]:
     """A server, whole, and the places of its tree; spares and what they started are no part."""
-    words = ["--engines", str(options.engines), *options.serve]
+    words = ["--engines", str(options.engines), "--frontends", str(options.frontends)]
+    words += [*PATIENCE, *options.serve]
+    if options.connections == RESUME and not options.rounds:
+        words.append("--no-takeover")
     with tempfile.TemporaryDirectory(prefix="triolet-kills-") as folder:
         if options.layers:
             words += write_larger_model(pathlib.Path(folder) / "model", options.layers)
@@ -151,25 +187,28 @@ class Campaign:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_load, nursery.cancel_scope)
             try:
-                await self._kill_all()
+                await (self._roll_all() if self.options.rounds else self._kill_all())
             except NotInTime as late:
                 self.report.broken.append(str(late))
             finally:
                 with contextlib.suppress(NotInTime):
                     await self._end_load()
-        self.report.compared = self.load.compared
-        self.report.output_tokens = self.load.output_tokens
-        self.report.wrong += self.load.wrong
+        account, report = self.load.account, self.report
+        report.compared, report.output_tokens = account.compared, account.output_tokens
+        report.wrong += account.wrong
+        report.breaks = sum(slot.breaks for slot in self.load.slots)
+        report.refusals = sum(slot.refusals for slot in self.load.slots)
+        report.asked, report.asked_again = self.load.asked()
 
     async def _run_load(self, scope: trio.CancelScope) -> None:
         await self.load.run()
-        if not self.load.stopping:
+        if not self.load.account.stopping:
             self.report.broken.append("the load ended by itself")
             scope.cancel("there is no load")
 
     async def _end_load(self) -> None:
         """Threads end with their streams, or with the server. Raises `NotInTime`."""
-        self.load.stopping = True
+        self.load.account.stopping = True
         try:
             await wait_until(self._has_last_answers, "the last answers", seconds=LAST_ANSWERS_S)
         except (NotInTime, trio.Cancelled):
@@ -181,34 +220,62 @@ class Campaign:
 
     def _give_up(self) -> None:
         """Name what hangs, and end it with the server."""
+        self.load.account.comes_back = False
         for slot in self.load.slots:
             if slot.answer is not None and not slot.answer.ended:
                 tokens = slot.answer.tokens
                 self.report.broken.append(f"{slot.name}: no end after {tokens} tokens")
         os.kill(self.served.pid, signal.SIGKILL)
 
+    def _wrong_so_far(self) -> str:
+        """How many, and the last one."""
+        wrong = self.load.account.wrong
+        return f"wrong so far {len(wrong)}" + (f", the last one {wrong[-1]:.300}" if wrong else "")
+
+    # ---- rolling restarts
+
+    async def _roll_all(self) -> None:
+        for number in range(self.options.rounds):
+            processes = await self._wait_ready(FRONTEND)
+            held = sum(_held(processes, place) for place in self._candidates(FRONTEND))
+            made = Kill(ROLLING, "", self._in_the_midst(""), held, hit=set())
+            self.report.kills.append(made)
+            self._watch(made)
+            began_s = trio.current_time()
+            code, said = await restart_rolling(self.served)
+            made.recovery_s = trio.current_time() - began_s
+            if code:
+                self.report.broken.append(f"rolling restart {number}: exit code {code}: {said}")
+            self.say(
+                f"{number + 1}/{self.options.rounds} {ROLLING}: {made.in_the_midst} in the midst,"
+                f" {made.interrupted} cut off, {made.recovery_s:.1f} s, {self._wrong_so_far()}"
+            )
+        self._watch(None)
+
     # ---- kills
 
     async def _kill_all(self) -> None:
         chance = random.Random(self.options.seed)
-        next_s = trio.current_time() + self.options.period_s
+        began_s = trio.current_time()
+        next_s = began_s + self.options.period_s
         for _ in range(self.options.kills * self.options.attempts):
-            if len(self.report.counted()) == self.options.kills:
+            is_late = trio.current_time() > began_s + 60 * self.options.minutes
+            if is_late or len(self.report.counted()) == self.options.kills:
                 break
             await trio.sleep_until(next_s)
-            processes = await self._wait_ready()
-            next_s = trio.current_time() + self.options.period_s
             victims = self.options.victims
             victim = min(victims, key=lambda kind: len(self.report.counted(kind)))
+            processes = await self._wait_ready(victim)
+            next_s = trio.current_time() + self.options.period_s
             await self._kill(victim, processes, chance)
         await trio.sleep_until(next_s)
-        self._watch({})
+        self._watch(None)
 
-    async def _wait_ready(self) -> Mapping[str, ProcessTree]:
+    async def _wait_ready(self, victim: str) -> Mapping[str, ProcessTree]:
         """The tree when all is there, and enough streams are in their midst. Raises `NotInTime`."""
         await self._wait_whole()
         await wait_until(
-            lambda: self._in_the_midst() >= STREAMS_WANTED,
+            lambda: max(map(self._in_the_midst, self._candidates(victim))) >= STREAMS_WANTED,
             "enough streams are under way",
             seconds=WHOLE_S,
             look_s=LOOK_S,
@@ -222,13 +289,18 @@ class Campaign:
                 processes = await self.served.processes()
             except ControlCallFailed:
                 return False
-            return max(map(partial(_held, processes), range(self.options.engines))) >= wanted
+            return max(_held(processes, place) for place in self._candidates(victim)) >= wanted
 
         with contextlib.suppress(NotInTime):
             await wait_until(
-                is_held, "an engine holds enough", seconds=self.options.held_s, look_s=HELD_LOOK_S
+                is_held, f"a {victim} holds enough", seconds=self.options.held_s, look_s=HELD_LOOK_S
             )
         return processes
+
+    def _candidates(self, victim: str) -> list[str]:
+        """The places of which one is to be hit."""
+        kind = FRONTEND if FRONTEND in victim else ENGINE
+        return [place for place in self.places if place.startswith(kind) and "/" not in place]
 
     async def _wait_whole(self, *gone: int) -> None:
         await wait_until(
@@ -238,38 +310,95 @@ class Campaign:
             look_s=LOOK_S,
         )
 
-    def _in_the_midst(self) -> int:
+    def _in_the_midst(self, place: str) -> int:
+        """Streams that count; if a frontend dies, its own."""
         answers = [slot.answer for slot in self.load.slots if slot.is_under_way]
-        return sum(TOKEN_MIN <= answer.tokens <= TOKEN_MAX for answer in answers if answer)
+        return sum(
+            TOKEN_MIN <= answer.tokens <= TOKEN_MAX
+            for answer in answers
+            if answer and (FRONTEND not in place or place == f"{FRONTEND} {answer.frontend}")
+        )
 
     async def _kill(
         self, victim: str, processes: Mapping[str, ProcessTree], chance: random.Random
     ) -> None:
-        # One that has just come back has few streams: the more an engine has, the likelier it is.
-        held = {f"engine {rank}": _held(processes, rank) for rank in range(self.options.engines)}
-        (engine,) = chance.choices(list(held), [1 + count for count in held.values()])
-        place = f"{engine}/worker 0" if victim == WORKER else engine
-        made = Kill(place, "", self._in_the_midst(), held[engine])
-        self._watch(made.gaps)
-        began_s = trio.current_time()
+        # One that has just come back has few streams: the more it has, the likelier it is.
+        held = {place: _held(processes, place) for place in self._candidates(victim)}
+        weights = [(1 + held[place]) * (1 + self._in_the_midst(place)) for place in held]
+        (chosen,) = chance.choices(list(held), weights)
+        places = [f"{chosen}/{WORKER} 0" if victim == WORKER else chosen]
+        if victim == FRONTEND_WITH_ENGINE:
+            places.append(chance.choice(self._candidates(ENGINE)))
+        made = Kill(" with ".join(places), "", self._in_the_midst(chosen), held[chosen])
+        made.began_s = time.monotonic()
+        if FRONTEND in victim:
+            made.hit = self._streams_of(chosen) if self.options.connections == KEPT else set()
+        self._watch(made)
         try:
-            made.proof = await kill(processes[place].pid)
+            pids = [processes[place].pid for place in places]
+            made.proof = await kill(*pids)
         except (Void, KeyError) as void:
-            self.say(f"no kill: {place}: {void}")
+            self.say(f"no kill: {made.place}: {void}")
             return
         self.report.kills.append(made)
-        await self._wait_whole(processes[place].pid)
-        made.recovery_s = trio.current_time() - began_s
+        await self._wait_whole(*pids)
+        made.recovery_s = time.monotonic() - made.began_s
         self.say(
-            f"{len(self.report.counted())}/{self.options.kills} {place}: {made.in_the_midst} in"
-            f" the midst, {made.interrupted} interrupted, whole after {made.recovery_s:.2f} s,"
-            f" wrong so far {len(self.load.wrong)}"
+            f"{len(self.report.counted())}/{self.options.kills} {made.place}: {made.in_the_midst}"
+            f" in the midst, {made.interrupted} interrupted, whole after {made.recovery_s:.2f} s,"
+            f" {self._wrong_so_far()}"
         )
 
-    def _watch(self, gaps: dict[str, float]) -> None:
+    def _streams_of(self, frontend: str) -> set[str]:
+        return {
+            slot.name
+            for slot in self.load.slots
+            if slot.answer
+            and slot.is_under_way
+            and f"{FRONTEND} {slot.answer.frontend}" == frontend
+        }
+
+    def _watch(self, kill: Kill | None) -> None:
         """From now on silences are noted here."""
         for slot in self.load.slots:
-            slot.watch(gaps)
+            slot.watch(kill)
+
+    # ---- afterwards
+
+    async def check_free(self) -> None:
+        """Every KV block is free again, and engines took in no request twice.
+
+        But for what clients sent again, as no event of it had come, and what a frontend sent again
+        with the tokens so far, as its engine had given it up.
+        """
+        report, counts = self.report, dict[str, float]()
+
+        async def is_free() -> bool:
+            async with httpx.AsyncClient(base_url=self.load.url) as client:
+                counts.update(await scrape(client))
+            total, free = _sum(counts, "kv_blocks{"), _sum(counts, "kv_blocks_free{")
+            report.added = round(_sum(counts, "engine_requests_added"))
+            report.replays = round(_sum(counts, "request_replays"))
+            busy = sum(_sum(counts, f"num_requests_{kind}{{") for kind in ("running", "waiting"))
+            return 0 < total == free and not busy and self._is_added_right()
+
+        try:
+            await wait_until(is_free, "all is free", seconds=FREE_S, look_s=LOOK_S)
+        except NotInTime as late:
+            asked = f"{report.asked} requests asked for, {report.asked_again} sent again"
+            kept = {
+                name: count for name, count in counts.items() if "kv_bl" in name or "_req" in name
+            }
+            report.broken.append(f"{late}, with {asked}: {kept}")
+        if self.options.ends_engines:
+            report.added = None
+
+    def _is_added_right(self) -> bool:
+        report = self.report
+        assert report.added is not None
+        return self.options.ends_engines or (
+            0 <= report.added - report.asked <= report.asked_again + report.replays
+        )
 
     async def check_prefix(self, expected: list[Answer]) -> list[str]:
         """A long prefix that is in a cache whose worker dies: asked for again, it is the same."""
@@ -288,8 +417,12 @@ class Campaign:
         ]
 
 
-def _held(processes: Mapping[str, ProcessTree], rank: int) -> int:
-    """How many requests this engine has."""
-    engine = processes.get(f"engine {rank}")
-    facts = engine.facts if engine is not None else {}
-    return int(facts.get("running", 0)) + int(facts.get("waiting", 0))
+def _held(processes: Mapping[str, ProcessTree], place: str) -> int:
+    """How many requests this engine or frontend has."""
+    process = processes.get(place)
+    facts = process.facts if process is not None else {}
+    return sum(int(facts.get(name, 0)) for name in ("running", "waiting", "requests"))
+
+
+def _sum(counts: Mapping[str, float], prefix: str) -> float:
+    return sum(count for name, count in counts.items() if name.startswith(prefix))

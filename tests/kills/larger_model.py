@@ -30,4 +30,5 @@ def write_larger_model(folder: pathlib.Path, layers: int) -> list[str]:
         "head_dim": HEAD,
     }
     path.write_text(json.dumps(config))
-    return ["--model", str(folder), "--load-format", "dummy", "--model-name", BUNDLED_MODEL_NAME]
+    named = ["--served-model-name", BUNDLED_MODEL_NAME]
+    return ["--model", str(folder), "--load-format", "dummy", *named]

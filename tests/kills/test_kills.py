@@ -10,23 +10,34 @@ import trio
 
 from ..end_to_end.server import DEADLINE_S
 from .answers import Answer, differences
-from .campaign import KillOptions, run_kills
+from .campaign import ENGINE, FRONTEND, RESUME, WORKER, KillOptions, run_kills
 from .report import STREAMS_MIN, Kill, KillReport
-from .requests import EIGHTH, chat_body, lane_event
+from .requests import EIGHTH, chat_body, lane_event, response_body
+from .slots import Slot
 
-# Kills that meet few streams, as clients of a busy machine lag behind, are made again.
+# Kills that meet few streams, as clients of a busy machine lag behind, are made again. Connections
+# may break by that of a frontend alone, the last one.
 SHORT = KillOptions(
-    kills=2, attempts=6, lanes=12, sockets=2, chats=6, tokens=120, period_s=0.5, held_s=0.5
+    kills=3,
+    attempts=6,
+    victims=(ENGINE, WORKER, FRONTEND),
+    connections=RESUME,
+    lanes=12,
+    sockets=2,
+    streams=6,
+    tokens=120,
+    period_s=0.5,
+    held_s=0.5,
 )
 
 
 @pytest.mark.chaos
 @pytest.mark.slow
-async def test_every_answer_goes_on_when_an_engine_and_a_worker_are_killed() -> None:
+async def test_every_answer_goes_on_when_an_engine_a_worker_and_a_frontend_are_killed() -> None:
     with trio.fail_after(4 * DEADLINE_S):
         report = await run_kills(SHORT, sys.stdout.write)
     assert report.is_green, report.lines()
-    assert len(report.counted("engine")) == len(report.counted("worker")) == 1
+    assert [len(report.counted(kind)) for kind in SHORT.victims] == [1, 1, 1]
     assert report.compared >= len(SHORT.load("", None).slots)
 
 
@@ -77,7 +88,8 @@ def test_how_tokens_came_together_and_what_was_cached_is_no_difference() -> None
     end = copy.deepcopy(END)
     end["response"]["usage"]["input_tokens_details"]["cached_tokens"] = 96  # type: ignore[index]
     end["response"]["id"] = end["response"]["output"][0]["id"] = "other"  # type: ignore[index]
-    merged = [CREATED, delta(0, 7, number=8), delta(1, 8, 9, number=24), end]
+    created = {**CREATED, "response": {"id": "other"}}
+    merged = [created, delta(0, 7, number=8), delta(1, 8, 9, number=24), end]
     assert differences(lane(merged), lane(LANE)) == []
 
 
@@ -103,6 +115,7 @@ FAILED = {
         ([*LANE[:2], {**LANE[2], "delta": " 3"}, *LANE[3:]], "text differ from 3 on"),
         ([*LANE[:2], {**LANE[2], "logprobs": [logprob("8", -0.6)]}, *LANE[3:]], "logprobs"),
         ([*LANE[:-1], {**END, "response": {"status": "incomplete"}}], "usage"),
+        ([{**CREATED, "response": {"id": "resp_2"}}, *LANE[1:]], "resp_1 is none of resp_2"),
     ],
     ids=str,
 )
@@ -166,6 +179,13 @@ def test_what_differs_in_a_chat_is_found(
     assert said in "; ".join(differences(chat(change(CHAT)), chat(CHAT)))
 
 
+def test_a_chunk_that_comes_again_is_found() -> None:
+    answer = Answer()
+    for position in ("1.0", "2.0", "2.0"):
+        answer.see_chunk(chunk(content="a"), position)
+    assert answer.error == "2.0 came twice"
+
+
 def test_of_every_eight_requests_some_have_a_form() -> None:
     chats = [chat_body(number, 200) for number in range(2 * EIGHTH)]
     assert sum("response_format" in body for body in chats) == 2
@@ -175,6 +195,12 @@ def test_of_every_eight_requests_some_have_a_form() -> None:
     assert sum("text" in event for event in lanes) == 8
     assert sum("tools" in event for event in lanes) == 8
     assert len({event["runtime"]["seed"] for event in lanes}) == len(lanes)
+    assert sum("structured_outputs" in event["runtime"] for event in lanes) == 8
+    body = response_body(5, 200)
+    assert {"type": "response.create", **body.pop("extra_body"), **body} == {
+        **lane_event(5, 200),
+        "stream": True,
+    }
 
 
 # ---- the report
@@ -190,6 +216,33 @@ def test_a_kill_that_meets_few_streams_does_not_count() -> None:
     assert met.bystander_gaps_s == [0.01]
     assert report.as_json()["kills"]["engine"]["gaps"]["bars"]["<= 250 ms"] == 1
     assert report.lines()[-1].startswith("green")
+
+
+def test_what_a_kill_cut_off_is_what_it_hit() -> None:
+    cut = Kill("frontend 1", "", STREAMS_MIN, 30, {"a": 0.3, "b": 0.7}, hit={"a"})
+    assert (cut.interrupted, cut.interrupted_gaps_s, cut.bystander_gaps_s) == (1, [0.3], [0.7])
+    report = KillReport(2, [cut, Kill("frontend 0 with engine 1", "", STREAMS_MIN, 3)], compared=1)
+    assert set(report.as_json()["kills"]) == {"frontend", "frontend with engine"}
+    assert Kill("engine 0/worker 0", "", 0, 0).kind == "worker"
+
+
+@pytest.mark.parametrize(("hit", "error"), [(set(), ""), (None, "after engine 0 was killed")])
+def test_a_connection_breaks_by_the_death_of_a_frontend_alone(
+    hit: set[str] | None, error: str
+) -> None:
+    slot = Slot("lane-1", 1)
+    slot.begin()
+    slot.ask()
+    assert slot.answer is not None
+    slot.answer.see_event(LANE[1])
+    kill = Kill("frontend 0" if error == "" else "engine 0", "", STREAMS_MIN, 9, hit=hit)
+    slot.watch(kill)
+    slot.break_off()
+    slot.ask()
+    assert error in slot.answer.error
+    assert bool(slot.answer.error) == bool(error)
+    assert kill.hit == (None if hit is None else {"lane-1"})
+    assert (slot.asked, slot.asked_again, slot.breaks) == (1, 1, 1)
 
 
 def test_one_answer_that_is_another_makes_it_red() -> None:

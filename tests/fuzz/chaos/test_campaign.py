@@ -18,13 +18,19 @@ from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.campaign import QUIET_S, log_violations, settled
 from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
 from triolet.fuzz.chaos.clients import Lost
+from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
+    CONTROL_CUTS,
     DECK,
     KILLS,
+    LINKS,
+    NETWORK,
+    NO_FDS,
     ON_WORKER,
     POISON_SEED,
     SLOW,
     SPARE_ENGINE,
+    SPARE_FRONTEND,
     STARVES,
     STOPS,
     FaultKind,
@@ -33,11 +39,12 @@ from triolet.fuzz.chaos.fault_plan import (
     make_plan,
 )
 from triolet.fuzz.chaos.fault_run import has_reached
-from triolet.fuzz.chaos.history import Ending, StreamHistory
+from triolet.fuzz.chaos.history import Ending, StreamHistory, Violation
 from triolet.fuzz.chaos.learning import answers_of
 from triolet.fuzz.chaos.load import PROBES, SCRIPTS, check_null_tokens
-from triolet.fuzz.chaos.options import ChaosOptions
+from triolet.fuzz.chaos.options import ChaosOptions, Profile
 from triolet.fuzz.chaos.poisoned_worker import tokens_till
+from triolet.fuzz.chaos.report.report import Report
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
 from triolet.fuzz.observers import NotInTime
 from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
@@ -62,6 +69,9 @@ def test_every_kind_comes_once_before_any_comes_again() -> None:
     assert FaultKind.KILL_ROOT not in DECK
 
 
+LASTS = (STOPS | SLOW | STARVES | NO_FDS | NETWORK | LINKS) - {FaultKind.CUT, FaultKind.LINK_CUT}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_fault_can_be_made(seed: int) -> None:
     for fault in make_plan(seed, 200, **SHAPE):
@@ -69,7 +79,7 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.rank < 2
         if fault.place.startswith("frontend"):
             assert fault.rank < 3
-        if fault.kind in STOPS | SLOW | STARVES:
+        if fault.kind in LASTS:
             assert fault.seconds > 0
         if fault.kind in STOPS and fault.place != "root":
             assert fault.seconds < DEADLINE_MIN_S, "it would be ended, and no stop be proven"
@@ -81,7 +91,7 @@ def test_every_fault_can_be_made(seed: int) -> None:
         assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
         assert bool(fault.phase) == (fault.kind is FaultKind.KILL_BOOT)
-        assert bool(fault.place) == (fault.kind in KILLS | STOPS | STARVES)
+        assert bool(fault.place) == (fault.kind in KILLS | STOPS | STARVES | NO_FDS | LINKS)
         if fault.kind is FaultKind.POISON:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
 
@@ -105,6 +115,36 @@ def test_all_engines_may_die_with_what_would_succeed_them() -> None:
     fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_ALL)
     assert {fault.place, *fault.also} == {"engine 0", "engine 1", SPARE_ENGINE}
     assert fault.deaths == {"engine 0": 1, "engine 1": 1}
+
+
+def test_three_of_different_tiers_may_die_in_one_moment() -> None:
+    plan = make_plan(3, 6, **SHAPE, kinds=[FaultKind.KILL_THREE, FaultKind.KILL_FRONT])
+    for fault in plan:
+        if fault.kind is FaultKind.KILL_THREE:
+            assert fault.also == (f"{fault.place}/worker 0", SPARE_ENGINE)
+            assert fault.deaths == {fault.place: 1}
+        else:
+            engine, spare = fault.also
+            assert spare == SPARE_FRONTEND
+            assert fault.deaths == {fault.place: 1, engine: 1}
+
+
+def test_a_link_has_two_ends_and_its_fault_ends_no_life() -> None:
+    for fault in make_plan(3, 30, **SHAPE, kinds=sorted(LINKS)):
+        (other,) = fault.also
+        assert (fault.place[:8], other[:6]) == ("frontend", "engine")
+        assert fault.deaths == {}
+
+
+def test_a_child_without_its_control_channel_dies_once() -> None:
+    for fault in make_plan(3, 10, **SHAPE, kinds=sorted(CONTROL_CUTS)):
+        assert fault.deaths == {fault.place: 1}
+
+
+def test_two_frontends_are_all_of_two() -> None:
+    shape = {**SHAPE, "frontends": 2}
+    (fault,) = make_plan(3, 1, **shape, kinds=[FaultKind.KILL_FRONTENDS])
+    assert fault.deaths == {"frontend 0": 1, "frontend 1": 1}
 
 
 def test_each_rank_of_workers_has_its_turn() -> None:
@@ -154,6 +194,30 @@ OPTIONS = ChaosOptions(
 )
 
 
+def test_a_profile_says_how_much_and_an_option_cuts_it() -> None:
+    assert ChaosOptions().count == 300
+    assert ChaosOptions(profile=Profile.QUICK).count == len(DECK)
+    assert ChaosOptions(profile=Profile.NIGHTLY).most_s() == 3600
+    release = ChaosOptions(profile=Profile.RELEASE)
+    assert (release.count, release.most_s(), release.is_storm) == (10_000, math.inf, True)
+    assert release.program() == ("-m", "triolet")
+    assert len(release.keys()) == 1
+    cut = ChaosOptions(profile=Profile.RELEASE, faults=50, minutes=2.0)
+    assert (cut.count, cut.most_s()) == (50, 120)
+    words = cut.words_of_replay()
+    assert words[words.index("--profile") + 1] == "release"
+
+
+def test_the_plan_is_that_of_its_options_and_the_verdict_is_the_exit_code() -> None:
+    plan = plan_of(ChaosOptions(seed=3, faults=40, only=(FaultKind.POISON,)))
+    assert {fault.kind for fault in plan} == {FaultKind.POISON}
+    assert len(plan) == 40
+    report = Report(3, digest(plan), [])
+    assert exit_code(report) == 0
+    report.violations.append(Violation("I1", "another token"))
+    assert exit_code(report) == 1
+
+
 def test_the_server_is_that_of_a_user_but_for_its_patience() -> None:
     words = OPTIONS.words_of_serve()
     assert words[words.index("--engines") + 1] == "2"
@@ -170,7 +234,7 @@ def test_the_program_is_that_of_a_user_wherever_it_will_do() -> None:
 
 def test_each_fault_has_clients_of_its_own() -> None:
     keys = OPTIONS.keys()
-    assert len(set(keys)) == len(keys) == OPTIONS.faults + 1
+    assert len(set(keys)) == len(keys) == OPTIONS.count + 1
     words = OPTIONS.words_of_serve()
     assert [word for word in words if word.startswith("chaos-")] == keys
 
@@ -210,6 +274,8 @@ def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
     "wrong",
     [
         {"faults": 0},
+        {"minutes": 0.0},
+        {"minutes": math.nan},
         {"engines": 0},
         {"frontends": -1},
         {"workers": 0},

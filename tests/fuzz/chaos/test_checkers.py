@@ -14,12 +14,14 @@ from triolet.fuzz.chaos.checkers import (
     QuietLook,
     judge_abort,
     judge_epochs,
+    judge_full_disk,
     judge_health,
     judge_poison,
     judge_quiet,
     judge_root_death,
     judge_starved,
     judge_stream,
+    judge_torn,
 )
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
 from triolet.fuzz.chaos.history import Ending, StreamHistory
@@ -294,6 +296,53 @@ def test_a_frontend_without_memory_may_fail_its_own_streams(
     history: StreamHistory, disturbance: Disturbance, is_excused: bool
 ) -> None:
     assert (judge_stream(history, EXPECTED, [disturbance], engines=2) == []) == is_excused
+
+
+@pytest.mark.parametrize(("forgets_s", "is_excused"), [(0.5, False), (1.5, True)])
+def test_what_had_just_begun_may_be_lost_with_the_end_of_a_journal(
+    forgets_s: float, is_excused: bool
+) -> None:
+    since_s = BROKEN.ended_s
+    torn = attrs.evolve(FRONTEND_DEATH, since_s=since_s, until_s=since_s + 1.0, forgets_s=forgets_s)
+    history = attrs.evolve(BROKEN, started_s=since_s - 1.0)
+    history.see(created(), since_s)
+    history.see(failed("no such response", "not_found"), since_s)
+    assert (judge_stream(history, EXPECTED, [torn], engines=2) == []) == is_excused
+
+
+FULL = "streams end with their frontend, as its journal failed: File too large"
+LOGGED = "12:00:00 ERROR the journal is given up: a successor finds none: File too large\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "log", "violations"),
+    [
+        ([FULL], f"12:00:00 a line\n{LOGGED}", 0),
+        ([], LOGGED, 1),
+        (["another engine"], LOGGED, 1),
+        ([FULL], "", 1),
+        ([FULL], LOGGED + LOGGED, 1),
+        ([], "", 2),
+    ],
+)
+def test_a_full_disk_is_said_once(said: list[str], log: str, violations: int) -> None:
+    found = judge_full_disk(said, 0, log)
+    assert [violation.invariant for violation in found] == violations * ["I13"]
+
+
+@pytest.mark.parametrize(
+    ("after", "log", "invariants"),
+    [
+        ({"engine 0": 20, "frontend 0": 21}, "the journal ends before its end: torn", []),
+        ({"engine 0": 3, "frontend 0": 21}, "the journal ends before its end: torn", ["I11"]),
+        ({"engine 0": 20, "frontend 0": 21}, "", ["I13"]),
+    ],
+)
+def test_a_server_with_torn_journals_begins_anew_and_says_so(
+    after: dict[str, int], log: str, invariants: list[str]
+) -> None:
+    found = judge_torn({"engine 0": 3, "frontend 0": 4}, after, 1, log)
+    assert [violation.invariant for violation in found] == invariants
 
 
 def test_with_patience_a_pause_may_be_longer() -> None:

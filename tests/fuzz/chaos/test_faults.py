@@ -4,6 +4,7 @@ Over the server's edge on a real port; both transports of the clients give the s
 """
 
 import contextlib
+import os
 import pathlib
 import signal
 import subprocess
@@ -18,16 +19,16 @@ import trio.testing
 
 from triolet.api.serving.server import serve_connections
 from triolet.fuzz.chaos import faults
-from triolet.fuzz.chaos.checkers import Disturbance
+from triolet.fuzz.chaos.checkers import Disturbance, judge_lives
 from triolet.fuzz.chaos.clients import Event, EventConnection, Lost, ask, open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
-from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner, judge_lives
+from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner
 from triolet.fuzz.chaos.history import Ending, StreamHistory
 from triolet.fuzz.chaos.load import PROBES, start_history
-from triolet.fuzz.chaos.report import FaultOutcome
+from triolet.fuzz.chaos.report.report import FaultOutcome
 from triolet.fuzz.chaos.served_run import ServedRun
 from triolet.fuzz.doubles.served import open_listener, where
-from triolet.fuzz.observers import state_of, tcp_socket
+from triolet.fuzz.observers import start_ticks, state_of, tcp_socket
 from triolet.runtime.errors import NoEngine
 
 from ...api.fakes import Fail, FakeGenerator, Say, make_application
@@ -176,6 +177,25 @@ async def test_a_kill_is_proven_by_a_dead_process(pid: int) -> None:
     assert "is Z" in await faults.kill(pid)
     with pytest.raises(faults.Void, match="dead before"):
         await faults.kill(pid)
+
+
+async def test_of_several_the_youngest_dies_first(
+    pid: int, other_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has ended with its engine by then is no error either."""
+    killed: list[int] = []
+    real, by_age = os.kill, sorted((pid, other_pid), key=lambda each: (start_ticks(each), each))
+
+    def kill(each: int, by: int) -> None:
+        killed.append(each)
+        real(each, by)
+        if len(killed) == 2:
+            raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", kill)
+    await faults.kill(*by_age)
+    monkeypatch.undo()
+    assert killed == by_age[::-1]
 
 
 async def test_a_stop_is_proven_and_over(pid: int) -> None:

@@ -11,7 +11,6 @@ from triolet.engine.messages import EngineStatistics
 from triolet.fuzz.__main__ import FUZZERS
 from triolet.fuzz.doubles.served import open_served
 from triolet.fuzz.fuzzer import AnyFuzzer, run_canary, run_fuzzer
-from triolet.fuzz.fuzzers.kv_accounting import WAYS, Accounts, account
 from triolet.fuzz.fuzzers.storm import (
     Press,
     ProcessWatch,
@@ -22,6 +21,7 @@ from triolet.fuzz.fuzzers.storm import (
     press_frames,
     press_handshake,
 )
+from triolet.fuzz.kv_accounting import WAYS, Accounts, account
 from triolet.fuzz.observers import Cost
 
 from ...house import ROOT

@@ -1,5 +1,6 @@
 """Simulations follow their seed alone; processes die and stop as real ones; checkers can fail."""
 
+import hashlib
 import math
 import os
 import signal
@@ -14,11 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.fuzz.fuzzer import run_canary
-from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign
+from triolet.fuzz.fuzzer import draw_round
+from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign, trace_of
 from triolet.fuzz.simulator.bugs import BUGS
 from triolet.fuzz.simulator.directed import DIRECTED
-from triolet.fuzz.simulator.journal_bugs import JOURNAL_ROWS
 from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
 from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
 from triolet.fuzz.simulator.network import make_network
@@ -40,34 +40,6 @@ REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tok
 SEEDS = 12
 KILLED = int(signal.SIGKILL)
 ENDS = ("finished", "left", "died", "refused")
-# Bugs of journals and adoption, and in so many seeds, from the first on, each is to be found; what
-# takes more than a hundred is left to `simulate --bugs`.
-JOURNAL_BUGS_FOUND_WITHIN = {
-    "tokens are offered before they are written down": 10,
-    "an end is written down after its token": 30,
-    "a placement is written down too late": 10,
-    "a stream is admitted before it is written down": 10,
-    "an end is not written down": 10,
-    "what is forgotten is kept": 10,
-    "a client's credit is not written down": 30,
-    "a snapshot has no logprobs": 10,
-    "a snapshot has no tokens": 10,
-    "a snapshot mixes choices up": 30,
-    "a journal is freed before that is known": 200,
-    "a journal is freed before a snapshot is there": 200,
-    "deaths of adopters are not counted": 60,
-    "an adopted stream is a token behind": 10,
-    "an adopted stream is a token ahead": 10,
-    "an adopted stream's journal has its own list": 30,
-    "adopted streams are in another order": 10,
-    "an adopted stream has no numerics": 10,
-    "what cannot be resumed goes on": 10,
-    "adopters do not know who has gone": 30,
-    "RESYNC before the ledger is rebuilt": 10,
-    "a term has the attempts of another": 10,
-    "a journal is another rank's": 60,
-    "each life has a journal of its own": 10,
-}
 
 
 def test_every_plan_has_three_crashes() -> None:
@@ -93,6 +65,18 @@ print(run_campaign({SEEDS}, 1).digest)
     campaign = run_campaign(SEEDS, 1)
     assert run.stdout.strip() == campaign.digest
     assert f"trace {campaign.digest}" in campaign.lines()
+
+
+def digest(lines: list[str]) -> str:
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
+def test_a_seed_can_be_read_and_a_violation_names_its_trace() -> None:
+    assert digest(list(trace_of(1))) == simulate(draw_round(FUZZER, 1, 0)).digest
+    lines: list[str] = []
+    with pytest.raises(Violation) as caught:
+        simulate([Setup(), REQUEST], BUGS["a finish with a token is lost"], lines=lines)
+    assert caught.value.__notes__ == [f"trace {digest(lines)}"]
 
 
 def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
@@ -133,32 +117,26 @@ def test_a_stream_ends_two_lives_that_adopt_it_and_no_more() -> None:
     assert reached["stream finished"] == 3
 
 
+def test_the_home_of_a_frontend_that_is_given_up_goes_on_at_the_other() -> None:
+    long = [
+        attrs.evolve(REQUEST, name=f"request-{n}", seed=n, max_tokens=40, back_after_s=n / 10)
+        for n in range(3)
+    ]
+    crash = Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.0, tokens=30)
+    kill = Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.3, tokens=60, frontend=1)
+    setup = Setup(frontends=2, frontend_restarts_max=0)
+    reached = simulate([setup, *long, crash, kill]).reached
+    assert reached["home goes on at another"] == 2
+    assert reached["stream finished"] == 3
+    assert reached["came back"] >= 4
+
+
 @pytest.mark.parametrize("steps", range(6))
 def test_a_successor_dies_at_a_store_of_its_adoption(steps: int) -> None:
     kill = Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.0, tokens=40, steps=steps)
     reached = simulate([Setup(), *innocents(3), kill]).reached
     assert reached["adopter killed"] == 1
     assert reached["stream finished"] == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if each[1] <= 30]
-)
-def test_a_bug_of_journals_or_adoption_is_found(name: str, seeds: int) -> None:
-    run_canary(attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=seeds), name, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "seeds"), [each for each in JOURNAL_BUGS_FOUND_WITHIN.items() if 30 < each[1] <= 100]
-)
-def test_a_bug_of_journals_or_adoption_is_found_at_last(name: str, seeds: int) -> None:
-    run_canary(attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=seeds), name, seed=0)
-
-
-def test_every_bug_of_journals_and_adoption_has_a_bound_or_a_plan() -> None:
-    names = {name for name, *_ in JOURNAL_ROWS}
-    assert names == JOURNAL_BUGS_FOUND_WITHIN.keys() | (DIRECTED.keys() & names)
 
 
 def innocents(count: int) -> list[Request]:
@@ -168,13 +146,42 @@ def innocents(count: int) -> list[Request]:
     ]
 
 
+@pytest.mark.parametrize("hangs", [False, True], ids=["crashes", "hangs"])
+@pytest.mark.parametrize("fatal_at", [0, 3])
 @pytest.mark.parametrize("engines", [1, 2])
-def test_poison_ends_two_engines_and_no_other_stream(engines: int) -> None:
-    poison = attrs.evolve(REQUEST, max_tokens=40, fatal_at=3, is_poison=True)
+def test_poison_ends_two_engines_and_no_other_stream(
+    engines: int, fatal_at: int, hangs: bool
+) -> None:
+    poison = attrs.evolve(REQUEST, max_tokens=40, fatal_at=fatal_at, is_poison=True, hangs=hangs)
     reached = simulate([Setup(engines=engines), poison, *innocents(7)]).reached
     assert reached["death by poison"] == 2
     assert reached["stream refused"] == reached["refused"] == 1
     assert reached["stream finished"] == 7
+
+
+def test_two_poisons_are_parted_from_the_innocent_in_their_batch() -> None:
+    poisons = [
+        attrs.evolve(
+            REQUEST, name=f"poison-{n}", prompt=[9, 90 + n], seed=n, max_tokens=40, fatal_at=3 + n
+        )
+        for n in range(2)
+    ]
+    poisons = [attrs.evolve(each, is_poison=True) for each in poisons]
+    reached = simulate([Setup(engines=1), *poisons, *innocents(6)]).reached
+    assert reached["stream refused"] == reached["refused"] == 2
+    assert reached["death by poison"] <= 2 * len(poisons)
+    assert reached["stream finished"] == 6
+
+
+@pytest.mark.parametrize("seed", [2, 5, 8])
+def test_poison_that_a_frontend_took_before_its_client_knew_ends_two_engines(seed: int) -> None:
+    poison = attrs.evolve(REQUEST, max_tokens=40, fatal_at=4, is_poison=True, back_after_s=1.0)
+    kill = Fault(kind=FaultKind.KILL_FRONTEND_AT_STORE, at_s=0.0, steps=2)
+    reached = simulate([Setup(engines=1, seed=seed), poison, *innocents(2), kill]).reached
+    assert reached["adopted"]
+    assert reached["death by poison"] == 2
+    assert reached["stream refused"] == 1
+    assert reached["stream finished"] == 2
 
 
 def test_a_death_from_outside_has_no_suspects() -> None:
@@ -397,17 +404,22 @@ def test_other_tokens_are_wanted_where_announced_and_allowed() -> None:
     model = Model(model_len=100, vocab_size=2000, eos=(1,), families=2)
     first, second = (each.tokens for each in want(REQUEST, model).wanted[0])
     allowing = want(attrs.evolve(REQUEST, inexact_ok=True), model)
-    told = attrs.evolve(piece([], 2), inexact=1)
+    inexact = attrs.evolve(piece([], 2), inexact=1)
+    back = want(attrs.evolve(REQUEST, inexact_ok=True), model)
+    back.take(piece(first[:2], 2))
+    for _ in range(2):  # there and back, read one by one
+        back.take(inexact)
+    back.take(piece(first[2:], 6, "length"))
     for stream in (want(REQUEST, model), allowing):
         stream.take(piece(first[:2], 2))
     with pytest.raises(Violation):
-        want(REQUEST, model).take(told)
-    allowing.take(told)
+        want(REQUEST, model).take(inexact)
+    allowing.take(inexact)
     ((other,),) = allowing.wanted
     assert other.tokens[:2] == first[:2]
     assert len(other.tokens) == len(first)
     assert not {first[2], second[2]} & {other.tokens[2]}
-    allowing.take(attrs.evolve(told, inexact=2))  # there and back
+    allowing.take(attrs.evolve(inexact, inexact=2))  # there and back
     allowing.take(piece(other.tokens[2:], 6, "length"))
     allowing.finish("finished")
 

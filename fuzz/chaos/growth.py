@@ -1,0 +1,125 @@
+"""Growth of long-lived processes: least squares over samples of memory, descriptors and tasks.
+
+Sans-IO: samples in, slopes out. A process grows while it fills what it keeps (responses, caches):
+the first third of its samples is no part of the slope. A slope is a violation where the samples
+span enough time, and exceed the limit by more than their own scatter explains.
+"""
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from .history import Violation
+
+MEMORY_MIB_PER_HOUR_MAX = 1.0
+# A shorter span says nothing of an hour.
+SPAN_MIN_S, SAMPLES_MIN = 900.0, 6
+WARM_UP_PART = 3
+# Of the slope's standard error: with this, one false alarm in a thousand.
+ERRORS = 3.0
+# A slope is surer than a page in an hour of nothing.
+ERROR_MIN = 0.004
+
+
+@attrs.frozen
+class Sample:
+    """One process when all was quiet."""
+
+    at_s: float
+    pss_bytes: int
+    descriptors: int
+    tasks: int
+
+
+@attrs.frozen(kw_only=True)
+class Growth:
+    """Of one life: what it had at last, and how much more an hour later."""
+
+    process: str
+    seconds: float
+    samples: int
+    mib: float
+    mib_per_hour: float
+    error_mib_per_hour: float
+    # The most in the first half of its samples, and the least in the second: what comes and goes is
+    # no growth.
+    descriptors: tuple[int, int]
+    tasks: tuple[int, int]
+
+    def judge(self) -> list[Violation]:
+        """I9 where it grows, I6 where descriptors or tasks do."""
+        found = []
+        sure = self.mib_per_hour - ERRORS * self.error_mib_per_hour
+        if self.is_long() and sure > MEMORY_MIB_PER_HOUR_MAX:
+            evidence = f"{self.process}: grows by {self.mib_per_hour:.1f} MiB an hour"
+            found.append(Violation("I9", evidence))
+        for what, (first, last) in (("descriptors", self.descriptors), ("tasks", self.tasks)):
+            if last > first:
+                found.append(Violation("I6", f"{self.process}: {first} {what} became {last}"))
+        return found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.process}: {self.mib:.1f} MiB, {self.mib_per_hour:+.2f} ± "
+            f"{self.error_mib_per_hour:.2f} MiB/h over {self.seconds / 60:.0f} min;"
+            f" {self.descriptors[1]} descriptors ({self.descriptors[0]} before),"
+            f" {self.tasks[1]} tasks ({self.tasks[0]})"
+        )
+
+    def is_long(self) -> bool:
+        """Whether its slope says anything."""
+        return self.seconds >= SPAN_MIN_S and self.samples >= SAMPLES_MIN
+
+
+def growth_of(process: str, samples: Sequence[Sample]) -> Growth:
+    """Of the samples of one life, in order; there is at least one."""
+    warm = samples[len(samples) // WARM_UP_PART :]
+    slope, error = slope_of([(each.at_s, each.pss_bytes / 2**20) for each in warm])
+    earlier, later = warm[: max(1, len(warm) // 2)], warm[len(warm) // 2 :]
+    return Growth(
+        process=process,
+        seconds=warm[-1].at_s - warm[0].at_s,
+        samples=len(warm),
+        mib=warm[-1].pss_bytes / 2**20,
+        mib_per_hour=slope * 3600,
+        error_mib_per_hour=error * 3600,
+        descriptors=(max(s.descriptors for s in earlier), min(s.descriptors for s in later)),
+        tasks=(max(s.tasks for s in earlier), min(s.tasks for s in later)),
+    )
+
+
+def mean_growth(place: str, lives: Sequence[Growth]) -> Growth | None:
+    """Of several lives at one place: their mean slope by its errors is surer than each.
+
+    None where fewer than two are long enough.
+    """
+    lives = [life for life in lives if life.is_long()]
+    if len(lives) < 2:
+        return None
+    weights = [1 / max(life.error_mib_per_hour, ERROR_MIN) ** 2 for life in lives]
+    slopes = [weight * life.mib_per_hour for weight, life in zip(weights, lives, strict=True)]
+    return Growth(
+        process=f"{place} (mean of {len(lives)} lives)",
+        seconds=sum(life.seconds for life in lives),
+        samples=sum(life.samples for life in lives),
+        mib=max(life.mib for life in lives),
+        mib_per_hour=sum(slopes) / sum(weights),
+        error_mib_per_hour=1 / math.sqrt(sum(weights)),
+        descriptors=max((life.descriptors for life in lives), key=lambda pair: pair[1] - pair[0]),
+        tasks=max((life.tasks for life in lives), key=lambda pair: pair[1] - pair[0]),
+    )
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Least squares: the slope and its standard error; (0, inf) of fewer than three points."""
+    count = len(points)
+    if count < 3:
+        return 0.0, math.inf
+    mean_x, mean_y = (sum(values) / count for values in zip(*points, strict=True))
+    square = sum((x - mean_x) ** 2 for x, _ in points)
+    if not square:
+        return 0.0, math.inf
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / square
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    return slope, math.sqrt(rest / (count - 2) / square)

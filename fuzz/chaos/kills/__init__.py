@@ -1,0 +1,1 @@
+"""Kills at random, thousands of them, one or several at once, while streams are under way."""

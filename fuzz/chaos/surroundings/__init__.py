@@ -1,0 +1,1 @@
+"""Faults of what surrounds a server: its network, its descriptors."""

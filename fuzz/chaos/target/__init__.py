@@ -1,0 +1,1 @@
+"""Chaos over the server of others: the same kills, and what clients of the same protocol lose."""

@@ -1,0 +1,176 @@
+"""Kills of a server of others: lines and ends of its streams, its processes, and what is lost."""
+
+import pathlib
+import socket
+import sys
+from typing import Any
+
+import pytest
+import trio
+
+from triolet.engine.errors import InvalidParameter
+from triolet.fuzz.chaos.clients import Lost
+from triolet.fuzz.chaos.fault_plan import Transport
+from triolet.fuzz.chaos.history import Ending, StreamHistory
+from triolet.fuzz.chaos.options import TARGET_KILLS, ChaosOptions
+from triolet.fuzz.chaos.target.target_campaign import is_different, run_target
+from triolet.fuzz.chaos.target.target_clients import TargetClient, TargetUrl, take_line
+from triolet.fuzz.chaos.target.target_run import open_target
+from triolet.fuzz.observers import name_of, session_of, wait_until
+
+from ..test_faults import DEADLINE_S
+
+# A server with a child, which outlives it.
+SERVER = """
+import http.server, json, subprocess, sys, time
+CHILD = subprocess.Popen(["sleep", "1000"])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def answer(self, value):
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        self.answer({"data": [{"id": "tiny"}]})
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/v1/chat/completions":
+            self.send_error(404)
+        elif not body["stream"]:
+            self.answer({})
+        else:
+            self.send_response(200)
+            self.end_headers()
+            for number in range(body["max_tokens"]):
+                end = "length" if number == body["max_tokens"] - 1 else None
+                choice = {"delta": {"content": f"{number} "}, "finish_reason": end}
+                self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\\n\\n".encode())
+                time.sleep(0.005)
+            self.wfile.write(b"data: [DONE]\\n\\n")
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+@pytest.mark.slow
+async def test_what_a_server_without_a_successor_loses(tmp_path: pathlib.Path) -> None:
+    script, port = tmp_path / "server.py", free_port()
+    script.write_text(SERVER)
+    options = ChaosOptions(
+        target=f"{sys.executable} {script} {port}",
+        target_url=f"http://127.0.0.1:{port}/v1",
+        faults=4,
+    )
+    with trio.fail_after(4 * DEADLINE_S):
+        report = await run_target(options)
+    kinds = {row["kind"]: row for row in report.rows()}
+    assert set(kinds) == {"kill command", "kill sleep"}
+    assert sum(row["proven"] for row in kinds.values()) == 4
+    assert kinds["kill command"]["streams"]["lost"] > 0
+    assert "streams" not in kinds["kill sleep"]["streams"], "its child served no client"
+    assert report.endings[Ending.FINISHED] > 0
+    assert "different" not in report.touched["kill command"]
+    started = 1 + kinds["kill command"]["done"]
+    assert any(note.startswith(f"started {started} times") for note in report.notes)
+    assert report.is_green()
+    with pytest.raises(OSError, match="failed"):
+        await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def test_nothing_of_a_target_is_left(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_target("sh -c 'sleep 1000 & sleep 1001'", tmp_path / "log") as run:
+            names = ["command", "sleep", "sleep"]  # a shell, until it has become one
+
+            def all_run() -> bool:
+                return sorted(name for _, name in run.processes()) == names
+
+            await wait_until(all_run, "all run", seconds=DEADLINE_S)
+            (pid, name), *others = run.processes()
+            assert name == "command"
+            assert {session_of(each) for each, _ in others} == {pid}
+            await run.restart()
+            assert run.left_behind == 0, "it lived when it was ended"
+            assert run.starts == 2
+        assert run.processes() == []
+        with pytest.raises(Lost, match="does not start"):
+            async with open_target("/no/such/command", tmp_path / "log"):
+                pass
+
+
+async def test_what_outlives_its_command_is_counted(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_target("sh -c 'sleep 1000 & exit'", tmp_path / "log") as run:
+            await wait_until(lambda: not run.is_running, "it ends", seconds=DEADLINE_S)
+            await run.restart()
+            assert run.left_behind == 1
+
+
+def history() -> StreamHistory:
+    return StreamHistory("a stream", 0, Transport.SSE, 0.0)
+
+
+def test_a_stream_is_whole_when_it_says_so() -> None:
+    seen = history()
+    assert not take_line(b": a comment", seen, 0.1)
+    assert not take_line(b'data: {"choices": [{"text": "one "}]}', seen, 0.2)
+    assert not take_line(b'data: {"choices": [{"delta": {"role": "assistant"}}]}', seen, 0.3)
+    assert take_line(b'data: {"choices":[{"text":"two","finish_reason":"length"}]}', seen, 0.9)
+    assert not take_line(b"data: [DONE]", seen, 1.0)
+    assert (seen.text, len(seen.token_ids), seen.pauses) == ("one two", 2, [(0.3, 0.9)])
+
+
+def test_an_error_in_a_stream_is_its_end() -> None:
+    seen = history()
+    take_line(b'data: {"error": {"message": "engine dead"}}', seen, 0.2)
+    assert (seen.ending, "engine dead" in seen.message) == (Ending.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ending", "different"),
+    [
+        ("one two", Ending.FINISHED, False),
+        ("one", Ending.FINISHED, True),
+        ("one", Ending.LOST, False),
+        ("", Ending.REFUSED, False),
+        ("one tree", Ending.LOST, True),
+    ],
+)
+def test_a_text_is_that_of_the_undisturbed_answer(
+    text: str, ending: Ending, different: bool
+) -> None:
+    seen = history()
+    seen.take_text(text, 0.1)
+    seen.end(ending, 0.2)
+    assert is_different(seen, "one two") is different
+    assert not is_different(seen, None)
+
+
+def test_where_a_target_is() -> None:
+    assert TargetUrl.of("http://127.0.0.1:8080/v1/") == TargetUrl(8080, "/v1")
+    for wrong in ("https://127.0.0.1/v1", "http://example.com/v1", "http://localhost:x/v1", "8080"):
+        with pytest.raises(InvalidParameter):
+            TargetUrl.of(wrong)
+
+
+@pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
+def test_a_request_is_greedy(path: str) -> None:
+    body: dict[str, Any] = TargetClient(TargetUrl(1, ""), "m", path, 9).body("Hi", 9, stream=True)
+    assert (body["temperature"], body["max_tokens"], body["stream"]) == (0, 9, True)
+    assert body.get("prompt") == ("Hi" if path == "/completions" else None)
+
+
+def test_options_of_a_target() -> None:
+    options = ChaosOptions(target="serve it")
+    assert options.count == TARGET_KILLS
+    assert options.words_of_replay()[2:4] == ["--target", "serve it"]
+    assert name_of(2**22 + 1) == ""
