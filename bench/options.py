@@ -39,7 +39,7 @@ class BenchOptions:
         Protocol, Parameter(help="lanes (WebSocket), sse, chat (streamed), or http (whole).")
     ] = Protocol.LANES
     requests: Annotated[int, Parameter(help="How many requests in all.")] = 256
-    in_flight: Annotated[int, Parameter(help="At most so many at once.")] = 64
+    in_flight: Annotated[int, Parameter(help="Maximum number of requests at once.")] = 64
     rate: Annotated[
         float,
         Parameter(help="Arrivals a second, at random times; 0: as soon as an earlier one ends."),
@@ -50,7 +50,7 @@ class BenchOptions:
     ] = 0
     tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 64
     merge_ms: Annotated[
-        int, Parameter(help="Ask for merge windows of so many ms (lanes and sse); 0: do not ask.")
+        int, Parameter(help="Merge windows to ask for, in ms (lanes and sse); 0: none.")
     ] = 0
     seed: Annotated[int, Parameter(help="Same seed, same prompts and times.")] = 0
     warm_up: Annotated[int, Parameter(help="Requests before those that count.")] = 16
@@ -202,15 +202,15 @@ class LatencyOptions:
     )
     protocols: Annotated[
         tuple[Protocol, ...],
-        Parameter(help="lanes (WebSocket), sse, chat or http; may be given often.", negative=()),
+        Parameter(help="lanes (WebSocket), sse, chat or http; repeatable.", negative=()),
     ] = (Protocol.LANES, Protocol.SSE)
     concurrency: Annotated[
         tuple[int, ...],
-        Parameter(help="Closed loop: so many requests in flight; may be given often.", negative=()),
+        Parameter(help="Closed loop: number of requests in flight; repeatable.", negative=()),
     ] = (1, 8, 32)
     rates: Annotated[
         tuple[float, ...],
-        Parameter(help="Open loop: so many arrivals a second; may be given often.", negative=()),
+        Parameter(help="Open loop: arrivals a second; repeatable.", negative=()),
     ] = ()
     prompt_min: Annotated[int, Parameter(help="Shortest prompt, in words.")] = 32
     prompt_max: Annotated[int, Parameter(help="Longest prompt, in words.")] = 480
@@ -271,7 +271,7 @@ class FloorOptions:
 
     batch: Annotated[
         tuple[int, ...],
-        Parameter(help="Rows of a decode step; may be given often.", negative=()),
+        Parameter(help="Rows of a decode step; repeatable.", negative=()),
     ] = (1, 8, 32, 64)
     context: Annotated[int, Parameter(help="Tokens that each row has already.")] = 512
     prefill: Annotated[int, Parameter(help="Length of the prompt, in tokens.")] = 512

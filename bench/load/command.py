@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ...api.commands.figures import check_target, shows_table, write_figures
-from ...api.commands.plan import make_plan
+from ...api.commands.plan import fetch_plan, make_plan
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.events import OnEvent
@@ -152,7 +152,8 @@ async def open_pressed_server(
         "frontends": frontends,
         "times": {"grace_s": _GRACE_S},
     }
-    plan = make_plan(model, {"listen": {"port": 0}, "runtime": runtime})
+    options = {"listen": {"port": 0}, "runtime": runtime}
+    plan = await fetch_plan(make_plan(model, options), model, options, on_event)
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(Root(plan, on_event).run, name="server")

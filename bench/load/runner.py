@@ -118,7 +118,7 @@ class Runner:
 
     async def _run_schedule(self) -> None:
         while not self._schedule.is_over:
-            now = self._now()
+            now = self.now()
             while self._places and (ask := self._schedule.take(now)) is not None:
                 wire = self._places.pop()
                 wire.offered -= 1
@@ -137,12 +137,13 @@ class Runner:
         costs = costs_of_tree(self.server_pid) if self.server_pid else {}
         return {name: cost for name, cost in costs.items() if cost.pid != os.getpid()}
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Seconds since its clock started, as in its histories."""
         return trio.current_time() - self._began_s
 
     async def _wait(self, due_s: float) -> bool:
         """Wait for bytes, at most until `due_s` or patience is over; whether bytes came."""
-        seconds = min(max(due_s - self._now(), 0.0), self.patience_s)
+        seconds = min(max(due_s - self.now(), 0.0), self.patience_s)
         with trio.move_on_after(seconds):
             await trio.lowlevel.wait_readable(self._epoll.fileno())
         ready = self._epoll.poll(0)
@@ -157,7 +158,7 @@ class Runner:
     def _give_up(self) -> None:
         """What is in flight has no end; what was not sent never will be."""
         for history in self.histories:
-            history.handle_end(Outcome.LATE, self._now())
+            history.handle_end(Outcome.LATE, self.now())
 
     # ---- connections
 
@@ -242,7 +243,7 @@ class Runner:
             self._close(wire, None)
             return
         try:
-            reply = wire.client.receive(data, self._now())
+            reply = wire.client.receive(data, self.now())
         except ClientFault as fault:
             self._close(wire, fault)
             return
@@ -254,7 +255,7 @@ class Runner:
 
     def _close(self, wire: _Wire, error: Exception | None) -> None:
         reason = type(error).__name__ if error is not None else "end of stream"
-        wire.client.handle_closed(reason, self._now())
+        wire.client.handle_closed(reason, self.now())
 
     def _take_ended(self, wire: _Wire) -> None:
         ended = wire.client.take_ended()

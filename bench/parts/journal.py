@@ -88,7 +88,7 @@ def measure_appending(turns: int, rows: int) -> tuple[list[float], int]:
             for frame in frames:
                 writer.append_message(ENGINE, frame)
                 writer.due()
-            writer.append(Deletion(f"resp_{turn - 1:032x}"))
+            writer.append(Deletion([f"resp_{turn - 1:032x}"]))
             found.append((time.thread_time() - begun_s) / len(frames) * 1e6)
     return found, len(frames[-1])
 

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -268,8 +269,9 @@ def figures(path: pathlib.Path) -> Any:
     return json.loads(path.read_text())
 
 
-# It comes a second after all is ready: on a busy machine before the end, else not at all.
-SPARE_WORKER = "worker 2"
+# "worker 2", "fork server": a second after all is ready, so on a busy machine before the end, else
+# not at all.
+SPARES = re.compile(r".* \d+|fork server.*")
 
 
 @pytest.mark.slow
@@ -283,7 +285,7 @@ async def test_a_server_is_started_pressed_and_stopped(
     assert any(isinstance(event, Serving) for event in events)
     found = figures(path)
     assert (found["completed"], found["output_tokens"]) == (20, 160)
-    names = [row["name"] for row in found["processes"] if row["name"] != SPARE_WORKER]
+    names = [row["name"] for row in found["processes"] if not SPARES.fullmatch(row["name"])]
     assert sorted(names) == ["client", "engine", "frontend", "server", "worker"]
     assert "20 of 20 completed" in capsys.readouterr().out
 
