@@ -63,6 +63,7 @@ TIER_OF_FOLDER = {
     "conformance": "contracts and cancellation",
     "end_to_end": "end to end",
     "structured": "end to end",
+    "page": "end to end",
     "chaos": "chaos",
     "kills": "chaos",
     "fuzz": "fuzz",

@@ -24,7 +24,9 @@ BELOW = {
 # only those before it, and itself.
 ROOMS = {
     "nurseries": ["tasks", "logs", "processes"],
-    "transports": ["array", "endpoint", "codec", "links", "control", "rings"],
+    "transports": [
+        "array", "endpoint", "codec", "sparse_memory", "links", "control", "rings", "takeover",
+    ],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
         "sampling_params", "model_config", "config", "messages", "batch_table", "step_messages",
@@ -36,16 +38,19 @@ ROOMS = {
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
     ],
     "runtime": [
-        "errors", "events", "messages", "config", "text", "journal", "processes", "frontend",
-        "runtime", "llm",
+        "errors", "events", "messages", "config", "hub", "text", "journal", "processes",
+        "frontend", "runtime", "llm",
     ],
     "api": [
-        "errors", "settings", "counters", "totals", "metrics", "schema", "http", "openai",
-        "responses", "completions", "commands", "application", "routes", "websocket", "serving",
+        "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
+        "span_export", "schema", "http", "openai", "anthropic", "responses", "completions",
+        "viewers", "commands", "application", "routes", "websocket", "serving", "frontend_home",
         "frontend_process",
     ],
     "fuzz": [
-        "drawing", "fuzzer", "observers", "doubles", "chaos", "simulator", "fuzzers", "__main__",
+        "drawing", "fuzzer", "observers", "other_process", "doubles", "chaos", "kv_accounting",
+        "simulator",
+        "fuzzers", "__main__",
     ],
     "bench": [
         "options", "load", "serving", "steps", "tables", "commands", "parts", "__main__",

@@ -1,24 +1,36 @@
 """The command line: help, version, wrong words, and the tree of a running server."""
 
+import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import msgspec
 import pytest
 
 import triolet
-from triolet.command_line import restart_text, run_words, tree_text
+from triolet.api.commands.options import GROUPS
+from triolet.api.commands.running import restart_text, tree_text
+from triolet.command_line import run_words
 from triolet.engine.errors import InvalidParameter
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.runtime.errors import ControlCallRefused, RunNotFound
-from triolet.runtime.messages import ControlCall, EngineState, Place, RestartedPlace, Role
+from triolet.runtime.messages import (
+    ControlCall,
+    ControlQuestion,
+    EngineState,
+    Place,
+    RestartedPlace,
+    Role,
+)
 from triolet.runtime.processes.control_server import ControlCallFailed, serve_control
+from triolet.runtime.processes.news import NewsQueue
 from triolet.runtime.processes.run_folder import make_run_folder
 
 
@@ -52,6 +64,28 @@ def test_help_names_every_option(
     assert "--empty-" not in out  # lists have no option that empties them
 
 
+@pytest.mark.parametrize("command", ["serve", "run"])
+def test_help_is_grouped_and_has_no_option_of_tests(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run([command, "--help"], capsys)
+    titles = re.findall(r"─ ([A-Z][a-z ]+) ─", out)
+    assert titles == [title for title in GROUPS if title in titles]  # in this order, and no other
+    shown = re.findall(r"│ (?:MODEL )?--([a-z-]+)", out)
+    assert set(shown) <= set(" ".join(GROUPS.values()).split())
+    assert not {"null-step", "load-format", "record-steps"} & set(shown)
+    assert '[default: ""]' not in out
+    assert "auto, native," in out  # as choices
+    assert "triolet config show" in out
+
+
+def test_the_last_of_a_repeated_option_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["config", "show", "--json", "--port", "1", "--port", "2"]
+    _, out, _ = run([*words, "--prefix-cache", "--no-prefix-cache"], capsys)
+    values = {row["option"]: row["value"] for row in json.loads(out)}
+    assert (values["--port"], values["--prefix-cache"]) == (2, False)
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"], capsys) == (0, f"{triolet.__version__}\n", "")
 
@@ -70,7 +104,11 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--executor", "magic"], "--executor must be one of"),
         (["run", "--temperature", "-1"], "--temperature must be"),
         (["run", "--workers", "0"], "--workers must be at least 1"),
-        (["serve", "one", "two"], "two"),
+        (["serve", "one", "two"], "triolet: unexpected: two\n"),
+        (["serve", "--prot", "1"], "triolet: unknown option: --prot. Did you mean --port?\n"),
+        (["serve", "--port"], "triolet: --port needs a value\n"),
+        (["serv"], 'triolet: unknown command "serv". Did you mean "serve"?'),
+        (["serve", "--device", "tpu"], "triolet: --device must be one of cpu, cuda, not 'tpu'\n"),
     ],
     ids=str,
 )
@@ -80,7 +118,8 @@ def test_a_wrong_command_line_is_one_sentence_and_code_2(
     code, out, err = run(words, capsys)
     assert (code, out) == (2, "")
     assert said in err
-    assert "Traceback" not in err
+    assert err.startswith("triolet: ")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -123,7 +162,8 @@ def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     return tmp_path / "triolet"
 
 
-async def answer(call: ControlCall, place: Place | None) -> str:
+async def answer(question: ControlQuestion) -> str:
+    call, place = question.call, question.place
     if call is ControlCall.TREE:
         return msgspec.json.encode(TREE).decode()
     if place == Place(Role.ENGINE, 7):
@@ -132,10 +172,17 @@ async def answer(call: ControlCall, place: Place | None) -> str:
     return msgspec.json.encode({"restarted": [restarted]}).decode()
 
 
+@contextmanager
+def no_view() -> Iterator[NewsQueue]:
+    yield NewsQueue(lambda: None)
+
+
 @asynccontextmanager
 async def running(run_id: str) -> AsyncIterator[None]:
     with make_run_folder(run_id, url="http://x", model="m", version="0") as folder:
-        async with open_service(partial(serve_control, folder, answer), name="control-server"):
+        async with open_service(
+            partial(serve_control, folder, answer, no_view), name="control-server"
+        ):
             yield
 
 
@@ -160,9 +207,9 @@ async def test_without_a_server_the_error_says_how_to_start_one() -> None:
 
 async def test_of_two_servers_one_must_be_named() -> None:
     async with running("ab12"), running("cd34"):
-        with pytest.raises(RunNotFound, match="ab12, cd34; say which one"):
+        with pytest.raises(RunNotFound, match=r"(?s)name one of .* ab12 .* cd34 "):
             await tree_text(None, as_json=False)
-        with pytest.raises(RunNotFound, match="none of them is 'x'"):
+        with pytest.raises(RunNotFound, match="not exactly one id begins with 'x'"):
             await tree_text("x", as_json=False)
         assert await tree_text("cd", as_json=False)
 
@@ -177,9 +224,9 @@ async def test_a_server_that_is_gone_is_an_error() -> None:
 
 async def test_a_place_begins_anew_and_a_line_says_what_it_was() -> None:
     async with running("ab12"):
-        assert await restart_text(None, 0, None) == "engine 0 was failed, and begins anew"
-        assert await restart_text("ab", None, 3) == "frontend 3 was failed, and begins anew"
-        assert await restart_text(None, None, None) == "frontend 1 was failed, and begins anew"
+        assert await restart_text(None, 0, None) == "engine 0 was failed, and is restarted"
+        assert await restart_text("ab", None, 3) == "frontend 3 was failed, and is restarted"
+        assert await restart_text(None, None, None) == "frontend 1 was failed, and is restarted"
 
 
 async def test_what_cannot_be_restarted_is_one_sentence() -> None:

@@ -22,7 +22,7 @@ print(json.dumps([house, files, packages]))
 # Packages that trio, pyzmq and attrs bring along; underscored names are compiled helpers.
 COMMON = {
     "attr", "attrs", "trio", "outcome", "sniffio", "sortedcontainers", "idna", "cffi", "msgspec",
-    "typing_extensions", "cython_runtime",
+    "typing_extensions", "cython_runtime", "setproctitle",
 }  # fmt: skip
 ROOMS = {"engine", "runtime", "nurseries", "transports"}
 # Of the edge, what a command needs that serves; not what a frontend serves with.

@@ -130,9 +130,10 @@ class Server:
         """It serves as soon as one frontend has one engine; return when all have all."""
 
         async def all_linked() -> bool:
-            # One that still boots has no such fact.
+            # One that still boots has no such fact; a spare never has.
             tree = places(await self.tree())
-            found = [process.facts.get("engines") for name, process in tree if "front" in name]
+            linked = [each for each in tree if each[0].startswith("frontend")]
+            found = [process.facts.get("engines") for _, process in linked]
             return found == [engines] * frontends
 
         await wait_until(all_linked, "every frontend has every engine")
@@ -203,11 +204,13 @@ def is_whole(tree: ProcessTree) -> bool:
 def serve_command(*options: str, **engine: object) -> list[str]:
     """The command of a user; with engine fields, the same server by way of `serve_with`.
 
-    The system chooses the port. One thread computes: two on two busy cores wait for each other.
+    The system chooses the port unless an option does. One thread computes: two on two busy cores
+    wait for each other.
     """
     if engine:
         return [sys.executable, str(SERVE_WITH), json.dumps(engine), *options]
-    return [sys.executable, "-m", "triolet", "serve", "--port", "0", "--threads", "1", *options]
+    port = [] if "--port" in options else ["--port", "0"]
+    return [sys.executable, "-m", "triolet", "serve", *port, "--threads", "1", *options]
 
 
 @asynccontextmanager

@@ -67,10 +67,10 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
         400,
         "",
         "max_output_tokens",
-        "from 1",
+        "at least 1",
     ),
     (RESPONSES, {"input": "hi", "runtime": {"sed": 1}}, 400, "", "runtime.sed", "sed"),
-    (RESPONSES, {"input": LONG}, 400, "context_length_exceeded", None, "Shorten the prompt"),
+    (RESPONSES, {"input": LONG}, 400, "context_length_exceeded", "input", "Shorten the prompt"),
     (CHAT, {"messages": []}, 400, "", "messages", "empty"),
     (CHAT, {"messages": [{"role": "king"}]}, 400, "", "messages[0].role", "user"),
     *[
@@ -83,6 +83,7 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
             ("top_logprobs", 3, "needs `logprobs`"),
             ("prompt_logprobs", 21, "at most 20"),
             ("max_tokens", 10**12, "from 1 to"),
+            ("max_tokens", 0, "at least 1"),
             ("presence_penalty", 2.5, "from -2 to 2"),
             ("repetition_penalty", 0, "from 0.01"),
             ("logit_bias", {"4095999": 1}, "token ids from 0 to"),
@@ -107,7 +108,7 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
     (RESPONSES, {"input": "a", "top_logprobs": 21}, 400, "", "top_logprobs", "at most 20"),
     (CHAT, {"messages": MESSAGES, "max_tokens": True}, 400, "", "max_tokens", "max_tokens"),
     (CHAT, {"messages": MESSAGES, "model": "x"}, 404, "model_not_found", "model", "'x'"),
-    (CHAT, {"messages": [{"role": "user", "content": LONG}]}, 400, "", None, "prompt"),
+    (CHAT, {"messages": [{"role": "user", "content": LONG}]}, 400, "", "messages", "prompt"),
     ("/v1/nothing", {}, 404, "", None, "/v1/nothing"),
 ]
 

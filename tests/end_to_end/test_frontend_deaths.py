@@ -1,265 +1,58 @@
-"""kill -9 of frontends in mid-stream: who comes back by number reads on, and sees one stream.
+"""kill -9 of frontends in mid-stream: connections go on, or clients come back by number.
 
-One server with its default settings but for the number of frontends, and the bundled model. What is
-compared: every event but for the cuts of deltas, ids and times; the numbers of what is not cut; of
-chunks what they say together.
+One server with its default settings but for the number of frontends, and the bundled model.
 """
 
-import json
 import os
 import pathlib
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
-import attrs
-import httpx
 import pytest
 import trio
 
-from ..api.chunks import said_of
-from .server import DEADLINE_S, Server, open_server, wait_until
-from .streams import TERMINAL
+from triolet.runtime.messages import ControlCall, Place, Role
+from triolet.runtime.processes.control_server import ask_run
+
+from .resumed import ask_all, check_same
+from .server import DEADLINE_S, open_server
 
 pytestmark = pytest.mark.slow
 
-TOKENS = 400
-BEGUN = 20
-STORY = "Tell me a story about a fox."
-PENALISED = {"frequency_penalty": 0.4, "repetition_penalty": 1.1}
-SCHEMA = {
-    "type": "object",
-    "properties": {"cities": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
-    "required": ["cities"],
-    "additionalProperties": False,
-}
-TOOL = {"type": "function", "name": "visit", "parameters": SCHEMA, "strict": True}
-FREE = {"seed": 5, "ignore_eos": True, "token_ids": True}
-PLAIN: dict[str, Any] = {"input": STORY, "max_output_tokens": TOKENS, "temperature": 0.8}
-BODIES: dict[str, dict[str, Any]] = {
-    "plain": {**PLAIN, "runtime": FREE},
-    "logprobs": {
-        **PLAIN,
-        "top_logprobs": 2,
-        "include": ["message.output_text.logprobs"],
-        "runtime": {**FREE, **PENALISED},
-    },
-    "stop strings": {**PLAIN, "runtime": {**FREE, "stop": ["\u2603", "snowman in the moon"]}},
-    "text alone": {**PLAIN, "runtime": {"seed": 6, "ignore_eos": True}},
-    "tools": {**PLAIN, "tools": [TOOL], "tool_choice": "required", "runtime": {"seed": 5}},
-    "form": {
-        **PLAIN,
-        "text": {"format": {"type": "json_schema", "name": "c", "schema": SCHEMA, "strict": True}},
-        "runtime": {"seed": 5},
-    },
-}
-CHAT_PATH, PATH = "/v1/chat/completions", "/v1/completions"
-SHARED: dict[str, Any] = {
-    "max_tokens": TOKENS,
-    "temperature": 0.8,
-    "seed": 5,
-    "ignore_eos": True,
-    "stream_options": {"include_usage": True},
-}
-CHAT: dict[str, Any] = {**SHARED, "messages": [{"role": "user", "content": STORY}]}
-FUNCTION = {name: value for name, value in TOOL.items() if name != "type"}
-COMPLETIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat with logprobs": (CHAT_PATH, {**CHAT, "logprobs": True, "top_logprobs": 2}),
-    "chat of two": (CHAT_PATH, {**CHAT, "n": 2, "return_token_ids": True}),
-    "chat with stop strings": (CHAT_PATH, {**CHAT, "stop": ["\u2603", "snowman in the moon"]}),
-    "chat with tools": (
-        CHAT_PATH,
-        {
-            **CHAT,
-            "ignore_eos": False,
-            "tools": [{"type": "function", "function": FUNCTION}],
-            "tool_choice": "required",
-        },
-    ),
-    "completions": (PATH, {**SHARED, "prompt": ["A fox", "One day"], "n": 2, "echo": True}),
-    "scored completions": (PATH, {**SHARED, "prompt": STORY, "echo": True, "logprobs": 1}),
-}
 
-
-@attrs.define(eq=False)
-class ResumedCompletion:
-    """All frames of one completion, over as many connections as it takes."""
-
-    path: str
-    frames: list[tuple[str, Any]] = attrs.field(factory=list)
-    connections: int = 0
-
-    @property
-    def completion_id(self) -> str:
-        completion_id = self.frames[0][1]["id"]
-        assert isinstance(completion_id, str)
-        return completion_id
-
-    @property
-    def has_ended(self) -> bool:
-        return bool(self.frames) and self.frames[-1][1] == "[DONE]"
-
-    def is_under_way(self) -> bool:
-        return len(self.frames) >= BEGUN and not self.has_ended
-
-    async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-        """From the request to the last frame."""
-        async with _stream(client, "POST", self.path, json={**body, "stream": True}) as lines:
-            await self._see(lines)
-        while not self.has_ended:
-            assert self.frames, "it was cut before its first frame"
-            path = f"{self.path}/{self.completion_id}/stream"
-            headers = {"last-event-id": self.frames[-1][0]}
-            async with _stream(client, "GET", path, headers=headers) as lines:
-                await self._see(lines)
-
-    async def _see(self, lines: AsyncIterator[str]) -> None:
-        self.connections += 1
-        event_id, seen = "", {event_id for event_id, _ in self.frames}
-        try:
-            async for line in lines:
-                if line.startswith("id: "):
-                    event_id = line.removeprefix("id: ")
-                elif line:
-                    assert event_id not in seen, event_id
-                    seen.add(event_id)
-                    text = line.removeprefix("data: ")
-                    self.frames.append((event_id, text if text == "[DONE]" else json.loads(text)))
-        except httpx.TransportError:
-            pass
-
-    def whole(self) -> Any:
-        """All of it, but for what differs from run to run."""
-        digits = self.completion_id.rpartition("_")[2]
-        choices, (usage, done) = said_of(json.loads(json.dumps(self.frames).replace(digits, "ID")))
-        for said in choices.values():
-            del said["chunk"]["created"]
-        del usage["usage"]["prompt_tokens_details"]  # a second choice may find the first one's
-        return choices, usage["usage"], done
-
-
-@attrs.define(eq=False)
-class ResumedStream:
-    """All events of one response, over as many connections as it takes."""
-
-    events: list[dict[str, Any]] = attrs.field(factory=list)
-    connections: int = 0
-
-    @property
-    def response_id(self) -> str:
-        response_id = self.events[0]["response"]["id"]
-        assert isinstance(response_id, str)
-        return response_id
-
-    @property
-    def has_ended(self) -> bool:
-        return bool(self.events) and self.events[-1]["type"] in TERMINAL
-
-    def is_under_way(self) -> bool:
-        return len(self.events) >= BEGUN and not self.has_ended
-
-    async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-        """From the request to the last event."""
-        async with _stream(client, "POST", "/v1/responses", json={**body, "stream": True}) as lines:
-            await self._see(lines)
-        while not self.has_ended:
-            assert self.events, "it was cut before its first event"
-            path, last = f"/v1/responses/{self.response_id}", self.events[-1]["sequence_number"]
-            query = {"stream": "true", "starting_after": last}
-            async with _stream(client, "GET", path, params=query) as lines:
-                await self._see(lines)
-
-    async def _see(self, lines: AsyncIterator[str]) -> None:
-        self.connections += 1
-        try:
-            async for line in lines:
-                if line.startswith("data: {"):
-                    self.see(json.loads(line.removeprefix("data: ")))
-        except httpx.TransportError:
-            pass
-
-    def see(self, event: dict[str, Any]) -> None:
-        """The next one."""
-        assert event["type"] != "error", event
-        last = self.events[-1]["sequence_number"] if self.events else -1
-        assert event["sequence_number"] > last, (event, last)
-        self.events.append(event)
-
-    def whole(self) -> Any:
-        """All of it, but for what differs from run to run."""
-        text = json.dumps(self.events).replace(self.response_id.removeprefix("resp_"), "ID")
-        found: list[dict[str, Any]] = []
-        for event in json.loads(text):
-            response = event.get("response")
-            if response is not None:
-                del response["created_at"]
-            before = found[-1] if found else {}
-            if event["type"].endswith(".delta") and before.get("type") == event["type"]:
-                before["delta"] += event["delta"]
-                for name in ("logprobs", "token_ids"):
-                    if name in event:
-                        before[name] += event[name]
-                before["sequence_number"] = event["sequence_number"]
-            else:
-                found.append(event)
-        return found
-
-
-@asynccontextmanager
-async def _stream(
-    client: httpx.AsyncClient, method: str, path: str, **options: Any
-) -> AsyncIterator[AsyncIterator[str]]:
-    """The lines of an answer, asked for again while none comes."""
-    while True:
-        try:
-            async with client.stream(method, path, **options) as response:
-                if response.status_code == 503:
-                    await trio.sleep(0.05)
-                    continue
-                assert response.status_code == 200, await response.aread()
-                yield response.aiter_lines()
-                return
-        except httpx.TransportError:
-            await trio.lowlevel.checkpoint()
-
-
-async def ask_all(
-    server: Server, salt: str, victims: list[int]
-) -> dict[str, ResumedStream | ResumedCompletion]:
-    """Every kind of stream at once; these processes are killed once all are under way."""
-    streams: dict[str, ResumedStream | ResumedCompletion] = {}
-    async with server.client() as client, trio.open_nursery() as nursery:
-        for name, body in BODIES.items():
-            runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-            stream = streams[name] = ResumedStream()
-            nursery.start_soon(stream.read, client, {**body, "runtime": runtime})
-        for name, (path, body) in COMPLETIONS.items():
-            completion = streams[name] = ResumedCompletion(path)
-            nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
-        if victims:
-
-            def all_are_under_way() -> bool:
-                return all(stream.is_under_way() for stream in streams.values())
-
-            await wait_until(all_are_under_way, "all streams are under way")
-            for pid in victims:
-                os.kill(pid, signal.SIGKILL)
-    return streams
-
-
+@pytest.mark.parametrize("is_held", [True, False], ids=["connections go on", "by number"])
 @pytest.mark.parametrize("with_engine", [False, True], ids=["alone", "with the engine"])
-async def test_a_stream_of_a_killed_frontend_is_read_on_by_number(
-    tmp_path: pathlib.Path, with_engine: bool
+async def test_a_stream_of_a_killed_frontend_goes_on(
+    tmp_path: pathlib.Path, with_engine: bool, is_held: bool
 ) -> None:
+    options = [] if is_held else ["--no-takeover"]
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "2") as server:
+        async with open_server(tmp_path, "--frontends", "2", *options) as server:
             await server.wait_linked(2, 1)
-            wanted = await ask_all(server, "undisturbed", [])
+            wanted = await ask_all(server, "undisturbed")
             pids = await server.pids()
             victims = [pids["frontend 0"], pids["frontend 1"]]
-            found = await ask_all(server, "killed", victims + [pids["engine 0"]] * with_engine)
-            for name, stream in wanted.items():
-                assert stream.connections == 1
-                assert found[name].connections > 1, name
-                assert found[name].whole() == stream.whole(), name
+
+            async def kill() -> None:
+                for pid in victims + [pids["engine 0"]] * with_engine:
+                    os.kill(pid, signal.SIGKILL)
+
+            check_same(await ask_all(server, "killed", kill), wanted, is_held=is_held)
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["connections go on", "by number"])
+async def test_a_stream_that_outlasts_the_grace_of_a_restart_goes_on(
+    tmp_path: pathlib.Path, is_held: bool
+) -> None:
+    options = [] if is_held else ["--no-takeover"]
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "2", "--grace", "0.1", *options) as server:
+            await server.wait_linked(2, 1)
+            wanted = await ask_all(server, "undisturbed")
+
+            async def restart_both() -> None:
+                for rank in range(2):
+                    place = Place(Role.FRONTEND, rank)
+                    await ask_run(server.run_folder(), ControlCall.RESTART, place)
+
+            found = await ask_all(server, "restarted", restart_both)
+            check_same(found, wanted, is_held=is_held)

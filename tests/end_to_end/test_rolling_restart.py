@@ -75,7 +75,7 @@ async def test_streams_go_on_with_the_same_tokens(
             before = await server.pids()
             lines, streams = await roll_under_streams(server)
             assert [line.split(" after ")[0] for line in lines] == [
-                f"{place} {what}" for place in places for what in ("begins anew", "is ready")
+                f"{place} {what}" for place in places for what in ("is restarted", "is ready")
             ]
             assert server.log().count(GO_ON) >= engines, "streams were under way"
             for seen in streams:

@@ -1,0 +1,165 @@
+"""Files of `deploy/`: command lines that exist, units and manifests that parse, a root as pid 1."""
+
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import yaml
+
+from triolet.command_line import app
+
+from ..end_to_end.server import DEADLINE_S, wait_until
+from ..house import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT, PROXY = DEPLOY / "triolet.service", DEPLOY / "nginx.conf"
+
+
+def compose() -> Any:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["triolet"]
+
+
+def manifests() -> list[Any]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def pod() -> Any:
+    return manifests()[0]["spec"]["template"]["spec"]
+
+
+def unit_lines() -> Any:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
+    unit.read(UNIT)
+    return unit["Service"]
+
+
+def image_words() -> list[str]:
+    command = re.search(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    assert command is not None
+    return list(json.loads(command[1]))
+
+
+COMMANDS = {
+    "unit": shlex.split(unit_lines()["ExecStart"])[1:],
+    "image": image_words(),
+    "compose": compose()["command"],
+    "kubernetes": pod()["containers"][0]["args"],
+}
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_its_command_is_one_of_ours_and_is_given_time_to_drain(where: str) -> None:
+    app.parse_args(COMMANDS[where], exit_on_error=False, print_error=False)
+    grace_s = float(COMMANDS[where][COMMANDS[where].index("--grace") + 1])
+    stops_after_s = {
+        "unit": float(unit_lines()["TimeoutStopSec"]),
+        "image": float("inf"),  # its caller's
+        "compose": float(compose()["stop_grace_period"].removesuffix("s")),
+        "kubernetes": float(pod()["terminationGracePeriodSeconds"]),
+    }
+    assert grace_s + 5 <= stops_after_s[where]
+    assert "--journal" in COMMANDS[where]
+
+
+def test_the_unit_signals_the_root_alone() -> None:
+    lines = unit_lines()
+    assert (lines["KillMode"], lines["KillSignal"]) == ("mixed", "SIGTERM")
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd-analyze is not installed")
+    done = subprocess.run([verify, "verify", UNIT], capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+    assert said == []
+
+
+def test_probes_ask_routes_that_need_no_key() -> None:
+    container = pod()["containers"][0]
+    asked = {
+        name: container[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("startup", "readiness", "liveness")
+    }
+    assert asked == {"startup": "/ready", "readiness": "/ready", "liveness": "/live"}
+    assert "http://127.0.0.1:8000/ready" in compose()["healthcheck"]["test"][-1]
+    assert [each["kind"] for each in manifests()] == ["StatefulSet", "Service"]
+
+
+def test_the_proxy_delays_nothing_and_sends_nothing_twice() -> None:
+    text = PROXY.read_text()
+    for line in ("proxy_buffering off", "proxy_next_upstream off", "Upgrade $http_upgrade"):
+        assert f"{line};" in text
+    (timeout_s,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
+    assert int(timeout_s) > 30  # a replay's wait
+
+
+@contextmanager
+def as_pid_one(folder: Path, port_file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`triolet serve` as the first process of a PID namespace."""
+    unshare = shutil.which("unshare")
+    words = [unshare or "", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    words.append("--kill-child=SIGKILL")
+    if unshare is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets us make no PID namespace")
+    serve = [sys.executable, "-P", "-m", "triolet", "serve", "--port", "0"]
+    with port_file.open("wb") as log:
+        process = subprocess.Popen(
+            [*words, *serve],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(DEADLINE_S)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.slow
+async def test_a_root_that_is_pid_one_serves_drains_and_reaps(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with trio.fail_after(2 * DEADLINE_S), as_pid_one(tmp_path, log) as process:
+        await wait_until(lambda: "serving on" in log.read_text(), "it serves")
+        found = re.search(r"http://\S+", log.read_text())
+        assert found is not None
+        body = json.dumps({"prompt": "One", "max_tokens": 4}).encode()
+        head = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{found[0]}/v1/completions", body, head)
+        with await trio.to_thread.run_sync(urllib.request.urlopen, request) as answer:
+            assert answer.status == 200
+        (root,) = children(process.pid)
+        # What an orphan becomes when its parent dies: a child of pid 1.
+        engine = next(pid for pid in children(root) if b"engine" in command_of(pid))
+        os.kill(engine, signal.SIGKILL)
+        await wait_until(lambda: not zombies(root), "what died was reaped")
+        os.kill(root, signal.SIGTERM)
+        assert await trio.to_thread.run_sync(process.wait) == 0
+        assert "stopped: every process has ended" in log.read_text()
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def zombies(pid: int) -> list[int]:
+    states = {each: Path(f"/proc/{each}/stat").read_text() for each in children(pid)}
+    return [each for each, stat in states.items() if stat.rpartition(")")[2].split()[0] == "Z"]

@@ -1,0 +1,200 @@
+"""kill -9 of a frontend under clients that do nothing about it: their connections go on.
+
+One server with its default settings and the bundled model; compared with an undisturbed run.
+"""
+
+import json
+import os
+import pathlib
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+import httpx
+import pytest
+import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
+
+from ..api.anthropic.events import events_of, message_of
+from .server import DEADLINE_S, Server, open_server, wait_until
+from .streams import TERMINAL
+
+pytestmark = pytest.mark.slow
+
+# Long enough to be seen running, twice: engines go on while a frontend is away.
+TOKENS = 900
+BEGUN = 10
+LANES = [None, "a", "b", "c"]
+STORY = "Tell me a story about a fox."
+BODY: dict[str, Any] = {"input": STORY, "max_output_tokens": TOKENS, "temperature": 0.8}
+MESSAGE: dict[str, Any] = {
+    "messages": [{"role": "user", "content": STORY}],
+    "max_tokens": TOKENS,
+    "temperature": 0.8,
+    "runtime": {"seed": 5, "ignore_eos": True},
+}
+
+
+def create(lane: str | None, seed: int) -> str:
+    """Asks for a response."""
+    runtime = {"seed": seed, "ignore_eos": True, "token_ids": True}
+    event = {**BODY, "type": "response.create", "runtime": runtime, "store": False}
+    return json.dumps({**event, "stream_id": lane} if lane else event)
+
+
+class Lanes:
+    """Everything that one socket has received, by lane, and each lane's responses."""
+
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self.socket = socket
+        self.events: dict[str | None, list[dict[str, Any]]] = {lane: [] for lane in LANES}
+        self.ended = 0
+
+    async def read(self, count: int) -> None:
+        """Until so many responses have ended."""
+        while self.ended < count:
+            event = json.loads(await self.socket.get_message())
+            assert event["type"] != "error", event
+            self.events[event.get("stream_id")].append(event)
+            self.ended += event["type"] in TERMINAL
+
+    def are_under_way(self) -> bool:
+        return all(len(events) > BEGUN for events in self.events.values())
+
+    def said(self) -> list[Any]:
+        """Of each lane and response: its text and tokens by its deltas, and by its end."""
+        said = []
+        for events in self.events.values():
+            numbers, text, tokens = [-1], "", list[int]()
+            for event in events:
+                if event["type"] == "response.created":
+                    numbers, text, tokens = [-1], "", []
+                numbers.append(event["sequence_number"])
+                assert numbers[-1] > numbers[-2], event
+                if event["type"] == "response.output_text.delta":
+                    text += event["delta"]
+                    tokens += event["token_ids"]
+                if event["type"] in TERMINAL:
+                    content = event["response"]["output"][0]["content"][0]
+                    assert content["text"] == text
+                    said.append((text, tokens, event["response"]["usage"], numbers[-1]))
+        return said
+
+
+async def kill_frontend(server: Server) -> None:
+    """Of those that serve, each has one successor at a time."""
+    os.kill((await server.pids())["frontend 0"], signal.SIGKILL)
+
+
+async def talk(server: Server, kills: int) -> list[Any]:
+    """Two responses in each lane, of which the second waits for the first."""
+    async with open_websocket_url(server.url.replace("http", "ws") + "/v1/responses") as socket:
+        lanes = Lanes(socket)
+        for turn in range(2):
+            for place, lane in enumerate(LANES):
+                await socket.send_message(create(lane, 10 * turn + place))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lanes.read, 2 * len(LANES))
+            for _ in range(kills):
+                await wait_until(lanes.are_under_way, "all lanes are under way")
+                before = sum(map(len, lanes.events.values()))
+                await kill_frontend(server)
+
+                def goes_on(before: int = before) -> bool:
+                    more = sum(map(len, lanes.events.values())) - before
+                    return more > BEGUN or lanes.ended == 2 * len(LANES)
+
+                await wait_until(goes_on, "the lanes go on")
+        await socket.send_message(json.dumps({"type": "response.steer"}))  # it is alive still
+        assert json.loads(await socket.get_message())["type"] == "response.steer.failed"
+        return lanes.said()
+
+
+async def test_a_socket_goes_on_with_all_its_lanes(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "1") as server:
+            await server.wait_linked(1, 1)
+            wanted = await talk(server, 0)
+            assert await talk(server, 2) == wanted
+
+
+async def read_message(server: Server, *, is_killed: bool) -> dict[str, Any]:
+    """What a streamed message adds up to, but for its id and how much of its prompt was known."""
+    data = b""
+    async with (
+        server.client() as client,
+        client.stream("POST", "/v1/messages", json={**MESSAGE, "stream": True}) as answer,
+        aclosing(cast(AsyncGenerator[bytes, None], answer.aiter_bytes())) as pieces,
+    ):
+        async for piece in pieces:
+            data += piece
+            if is_killed and data.count(b"content_block_delta") > BEGUN:
+                assert b"message_stop" not in data
+                is_killed = False
+                await kill_frontend(server)
+    assert not is_killed
+    message = message_of(events_of(data))
+    return {"content": message["content"], "tokens": message["usage"]["output_tokens"]}
+
+
+async def test_a_streamed_message_goes_on(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "1") as server:
+            await server.wait_linked(1, 1)
+            wanted = await read_message(server, is_killed=False)
+            assert wanted["tokens"] == TOKENS
+            assert await read_message(server, is_killed=True) == wanted
+            assert (await server.metrics())["connections_lost_total"] == 0
+
+
+async def test_whole_answers_come_and_connections_are_kept(tmp_path: pathlib.Path) -> None:
+    body = {**BODY, "runtime": {"seed": 5, "ignore_eos": True}}
+    chat = {
+        "messages": [{"role": "user", "content": STORY}],
+        "max_tokens": TOKENS,
+        "seed": 5,
+        "ignore_eos": True,
+    }
+    asked = [("/v1/responses", body), ("/v1/chat/completions", chat), ("/v1/messages", MESSAGE)]
+    limits = httpx.Limits(max_connections=len(asked))
+
+    async def ask(client: httpx.AsyncClient, found: dict[str, Any]) -> None:
+        async def post(path: str, values: dict[str, Any]) -> None:
+            answer = await client.post(path, json=values)
+            assert answer.status_code == 200, answer.text
+            whole = answer.json()
+            # But for ids, and how much of a prompt was known.
+            outputs = (whole[name] for name in ("choices", "output", "content") if name in whole)
+            found[path] = [
+                {name: value for name, value in each.items() if name != "id"}
+                for each in next(outputs)
+            ]
+
+        async with trio.open_nursery() as nursery:
+            for path, values in asked:
+                nursery.start_soon(post, path, values)
+
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "1") as server:
+            await server.wait_linked(1, 1)
+            async with httpx.AsyncClient(
+                base_url=server.url, timeout=None, limits=limits
+            ) as client:
+                wanted, found, again = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+
+                async def all_run() -> bool:
+                    return (await server.metrics())["requests_active"] == len(asked)
+
+                await ask(client, wanted)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask, client, found)
+                    await wait_until(all_run, "both run")
+                    await kill_frontend(server)
+                await kill_frontend(server)  # under idle connections
+                await ask(client, again)
+            assert found == wanted
+            assert again == wanted
+            counts = await server.metrics()  # but for what a dead life counted last
+            assert counts["connections_taken_over_total"] >= len(asked)
+            assert counts["connections_lost_total"] == 0
