@@ -1,5 +1,6 @@
 """Command line of `triolet`; each command imports what it needs when it runs."""
 
+import pathlib
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -7,12 +8,26 @@ from typing import Annotated, Any
 
 import attrs
 import trio
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
-from .api.commands.options import FLAT, ChatOptions, EngineOptions, FileOptions, ServeOptions
-from .api.commands.plan import make_plan
-from .api.commands.sources import Sources, check_written, environment, settings_file
+from .api.commands.options import (
+    FLAT,
+    BatchOptions,
+    ChatOptions,
+    EngineOptions,
+    FileOptions,
+    Model,
+    ServeOptions,
+)
+from .api.commands.plan import fetch_plan, make_plan
+from .api.commands.sources import (
+    Sources,
+    check_written,
+    environment,
+    parser_sentence,
+    settings_file,
+)
 from .bench.options import (
     BenchOptions,
     FloorOptions,
@@ -29,13 +44,14 @@ HELP = """Serve a large language model; its token streams come back.
 
 First steps: `triolet run` chats with the bundled model, `triolet serve` serves it to any OpenAI
 client, `triolet serve FOLDER` serves yours. `triolet tree` shows a running server from inside,
-`triolet restart` begins a part of it anew.
+`triolet top` as it changes, `triolet restart` restarts a part of it.
 
-Options may also stand in the environment (`--max-model-len 4096` is `TRIOLET_MAX_MODEL_LEN=4096`)
-and in a file (`--config FILE`): the command line goes before the environment, that before the
-file. `triolet config show` tells each value and where it comes from.
+Options may also be set in the environment (`--max-model-len 4096` is `TRIOLET_MAX_MODEL_LEN=4096`)
+and in a file (`--config FILE`). The command line takes precedence over the environment, and that
+over the file. `triolet config show` lists each value and its source.
 """
 
+MORE = "`triolet config show` lists every setting, rarer ones too.\n"
 BENCH_HELP = """Measure a server, an engine, this machine.
 
 Without a sub-command: press a running server (`--url`), or one started for it, with one load, and
@@ -57,6 +73,8 @@ app = App(
     version=__version__,
     help=HELP,
     config=[environment(), settings_file, check_written, sources],
+    # Of an option that is given twice the last one counts, as scripts that append expect.
+    default_parameter=Parameter(allow_repeating=True),
 )
 app.register_install_completion_command(help="Install completion for this shell.")
 config = App(name="config", help="Look at the settings.")
@@ -64,17 +82,14 @@ bench = App(name="bench", help=BENCH_HELP)
 app.command(config)
 app.command(bench)
 
-Model = Annotated[
-    str | None, Parameter(help="Model folder in Hugging Face format; without it the bundled one.")
-]
 BenchModel = Annotated[
     str | None, Parameter(help="Model folder, or `tiny` or `small`; without it the bundled one.")
 ]
-SERVE, ENGINE, CHAT = ServeOptions(), EngineOptions(), ChatOptions()
+SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
 CHAOS, FILE = ChaosOptions(), FileOptions()
 
 
-@app.command
+@app.command(help_epilogue=MORE)
 def serve(
     model: Model = None,
     *,
@@ -83,21 +98,24 @@ def serve(
 ) -> None:
     """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
 
-    Ctrl-C serves out what is in flight, a second one aborts. Addresses that others can reach need
-    an API key.
+    Press Ctrl-C once to finish running requests and exit, twice to abort them. Addresses that
+    others can reach need an API key.
     """
     from .api.commands.exits import errors_as_sentences
-    from .api.commands.report import make_server_report
+    from .api.commands.report import FirstSteps, make_server_report
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        plan = make_plan(model, attrs.asdict(options))
-        with make_server_report(plan.settings.logs.format) as report:
+        tree = attrs.asdict(options)
+        plan = make_plan(model, tree)
+        steps = FirstSteps(plan.settings.model_name, needs_key=bool(tree["serve"]["api_keys"]))
+        with make_server_report(plan.settings.logs.format, steps) as report:
+            plan = trio.run(fetch_plan, plan, model, tree, report)
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)
 
 
-@app.command
+@app.command(help_epilogue=MORE)
 def run(
     model: Model = None,
     *,
@@ -114,6 +132,32 @@ def run(
         trio.run(partial(chat, model, options, engine=attrs.asdict(engine), report=make_report()))
 
 
+@app.command(help_epilogue=MORE)
+def batch(
+    input: Annotated[pathlib.Path, Parameter(help="Requests, in OpenAI's format.")],
+    output: Annotated[pathlib.Path, Parameter(help="Answers; what is there goes on.")],
+    model: Model = None,
+    /,
+    *,
+    options: Annotated[BatchOptions, FLAT] = BATCH,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Answer a file of requests (JSON lines in OpenAI's batch format) into another one.
+
+    Started again after any end, it asks only for what has no answer yet.
+    """
+    from .api.commands.batch import BatchGivenUp, run_batch
+    from .api.commands.batch_file import BatchFileError
+    from .api.commands.exits import errors_as_sentences, print_whole, until_terminated
+    from .api.commands.report import make_report
+
+    with errors_as_sentences(BatchFileError, BatchGivenUp), make_report() as report:
+        files, settings = (input, output), attrs.asdict(engine)
+        run = partial(run_batch, files, model, options, engine=settings, on_event=report)
+        print_whole(trio.run(until_terminated, run))
+
+
 @app.command
 def tree(
     run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None,
@@ -122,47 +166,46 @@ def tree(
 ) -> None:
     """Show the live task tree of a running server, all processes merged."""
     from .api.commands.exits import errors_as_sentences, print_whole
+    from .api.commands.running import tree_text
 
     with errors_as_sentences():
         print_whole(trio.run(partial(tree_text, run, as_json=json)))
 
 
-async def tree_text(run: str | None, *, as_json: bool) -> str:
-    """The task tree of this run, or of the only one, asked over its control socket.
+@app.command
+def top(run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None) -> None:
+    """Watch the processes of a running server: what they do, CPU, memory, deaths as they happen.
 
-    Raises `RunNotFound`, `ControlCallFailed`.
+    Keys: arrows choose a process, `k` kills it when you confirm it, `s` stops it, `c` continues it,
+    `o` orders by CPU or memory, `q` quits. Where the output is no terminal it is printed once.
     """
-    import msgspec
-
-    from .nurseries.tasks.task_tree import ProcessTree, render_tree
-    from .runtime.messages import ControlCall
-    from .runtime.processes.control_server import ask_run
+    from .api.commands.exits import errors_as_sentences
+    from .api.commands.top import show_top
     from .runtime.processes.run_folder import find_run
 
-    text = await ask_run(find_run(run), ControlCall.TREE)
-    if as_json:
-        return text
-    return "\n".join(render_tree(msgspec.json.decode(text, type=ProcessTree)))
+    with errors_as_sentences():
+        trio.run(show_top, find_run(run))
 
 
 @app.command
 def restart(
     run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None,
     *,
-    engine: Annotated[int | None, Parameter(help="Rank of the engine that begins anew.")] = None,
+    engine: Annotated[int | None, Parameter(help="Rank of the engine to restart.")] = None,
     frontend: Annotated[int | None, Parameter(help="The same of a frontend.")] = None,
     rolling: Annotated[bool, Parameter(help="All of them, one after the other.")] = False,
 ) -> None:
-    """Begin an engine or a frontend of a running server anew; without one, all that were given up.
+    """Restart an engine or a frontend of a running server; without one, all that were given up.
 
-    What runs there is stopped in order: a frontend serves out first, at most for the server's
-    `--grace` (not at a second order); what an engine computes goes on elsewhere.
+    What runs there is stopped in order: a frontend finishes its requests first, for the server's
+    `--grace` at most (not at a second order), and its next life goes on with the rest; what an
+    engine computes goes on elsewhere.
 
-    With `--rolling` each engine and frontend begins anew when the one before is ready. Ctrl-C ends
+    With `--rolling` each engine and frontend is restarted when the one before is ready. Ctrl-C ends
     that behind the one under way, which comes back by itself.
     """
     from .api.commands.exits import errors_as_sentences, print_whole
-    from .api.commands.rolling import NotBack, restart_rolling
+    from .api.commands.running import NotBack, restart_rolling, restart_text
     from .runtime.processes.control_server import ask_run
     from .runtime.processes.run_folder import find_run
 
@@ -173,26 +216,6 @@ def restart(
             trio.run(restart_rolling, partial(ask_run, find_run(run)), print_whole)
             return
         print_whole(trio.run(restart_text, run, engine, frontend))
-
-
-async def restart_text(run: str | None, engine: int | None, frontend: int | None) -> str:
-    """Restart as ordered, over the control socket; what was restarted, a line each.
-
-    Raises `InvalidParameter`, `RunNotFound`, `ControlCallFailed`, `ControlCallRefused`.
-    """
-    import msgspec
-
-    from .runtime.messages import ControlCall, Place, RestartedPlace, Role
-    from .runtime.processes.control_server import ask_run
-    from .runtime.processes.run_folder import find_run
-
-    if engine is not None and frontend is not None:
-        raise InvalidParameter("frontend", "and --engine exclude each other")
-    place = None if engine is None else Place(Role.ENGINE, engine)
-    place = place if frontend is None else Place(Role.FRONTEND, frontend)
-    text = await ask_run(find_run(run), ControlCall.RESTART, place)
-    restarted = msgspec.json.decode(text, type=dict[str, list[RestartedPlace]])["restarted"]
-    return "\n".join(f"{each.place} was {each.was}, and begins anew" for each in restarted)
 
 
 # The measuring function of a sub-command of bench and the errors it expects.
@@ -335,8 +358,8 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
     from .api.commands.exits import errors_as_sentences
-    from .fuzz.chaos.campaign import chaos as run_chaos
     from .fuzz.chaos.clients import Lost
+    from .fuzz.chaos.command import chaos as run_chaos
     from .fuzz.observers import NotInTime
 
     with errors_as_sentences(Lost, NotInTime):
@@ -346,9 +369,10 @@ def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
 def run_words(words: list[str] | None) -> None:
     """Run the command that `words` (or the program's arguments) say."""
     try:
-        app(words)
-    except InvalidParameter as error:  # of an options class, before its command was called
+        app(words, exit_on_error=False, print_error=False)
+    except (CycloptsError, InvalidParameter) as error:  # the latter of an options class
         from .api.commands.exits import EXIT_USAGE, sentence
 
-        print(f"triolet: {sentence(error)}", file=sys.stderr)
+        text = parser_sentence(error) if isinstance(error, CycloptsError) else sentence(error)
+        print(f"triolet: {text}", file=sys.stderr)
         raise SystemExit(EXIT_USAGE) from None
