@@ -18,8 +18,8 @@ from ..engine.errors import EngineError
 from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
-from ..nurseries.processes.heap import settle_heap
-from ..nurseries.processes.progress_page import open_slot
+from ..nurseries.processes.heap import return_large_blocks, settle_heap
+from ..nurseries.processes.progress_page import open_slot, passes_shown
 from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess
 from ..nurseries.tasks.background import waiting_for
@@ -62,6 +62,7 @@ LOAD_PERIOD_S = 0.02
 
 async def main(child: ChildFds) -> None:
     """Run one frontend until a stop is ordered. Whatever fails in it, fails it."""
+    return_large_blocks()
     control = ControlChannel(child.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
     set_title("frontend, waiting")
     handshake = await perform_child_handshake(control, "frontend")
@@ -77,8 +78,11 @@ async def main(child: ChildFds) -> None:
     fds = dict(zip(init.descriptors, handshake.fds, strict=False))
     name = f"frontend {init.rank}"
     async with open_log(settings.runtime.logs, process=name, epoch=init.epoch):
-        # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
-        with open_slot(fds.get("progress"), 0), ExitStack() as owned:
+        with (
+            open_slot(fds.get("progress"), 0) as progress,
+            passes_shown(progress),
+            ExitStack() as owned,
+        ):
             owned.callback(close_fds, handshake.fds)
             me = Peer("frontend", init.home, init.term)
             count, send = settings.runtime.frontends, control.send

@@ -144,6 +144,7 @@ def _one_process(
     """
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (frontend_process, "settle_heap", lambda: None),
+        (frontend_process, "return_large_blocks", lambda: None),
         (engine_main, "settle_heap", lambda: None),
         (trio.to_thread, "run_sync", _run_inline),
         (GrammarCompiler, "load", lambda compiler: None),
@@ -152,6 +153,7 @@ def _one_process(
         (frontend_homes, "create_journal", make_journal),
         (root, "EngineFleet", WatchedFleet),
         (engine_main, "passes_shown", nullcontext),
+        (frontend_process, "passes_shown", nullcontext),
         (hang_watcher, "look_at_process", look),
         (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
         (server, "STATISTICS_PERIOD_S", STATISTICS_PERIOD_S),

@@ -17,6 +17,9 @@ forgets nothing either: on a machine where it is always late, hangs are found la
 Place 0 is the process, the others its children, by rank. A child owes the step that the process
 shows. It has max(500 ms, 5 × predicted); `patience_s` where nothing is predicted, as of the first
 steps, which load and measure. The process itself computes nothing: its loop has 500 ms for a pass.
+Where a pass may compute for as long as it likes, only sleep within one is counted, against a longer
+deadline, `blocked_s`: a lock that nobody releases, as that of a thread that found no memory to
+begin with (`threading.Thread.start` waits for it for ever).
 """
 
 import enum
@@ -30,6 +33,8 @@ from .progress_page import SlotState
 DEADLINE_MIN_S = 0.5
 # Steps of one kind vary by less; contexts grow slowly enough for predictions to follow.
 PREDICTED_FACTOR = 5.0
+# A disk under pressure may hold a write for seconds.
+BLOCKED_S = 5.0
 # Between two looks, while something moves or is suspected, and else.
 PERIOD_BUSY_S = 0.05
 PERIOD_IDLE_S = 0.25
@@ -108,6 +113,7 @@ class HangWatch:
 
     places: int
     patience_s: float = attrs.field(validator=attrs.validators.gt(0))
+    blocked_s: float | None = None
     period_s: float = attrs.field(default=PERIOD_BUSY_S, init=False)
     # Most wall time that counts now.
     _wall_s: float = attrs.field(default=0.0, init=False)
@@ -136,7 +142,9 @@ class HangWatch:
                 account.restart(mark)
         is_moving = len(still) < sum(slot.pid > 0 for slot in slots)
         is_busy = is_moving or self._accounts[0].slot.step > 0
-        self.period_s = PERIOD_BUSY_S if is_busy else PERIOD_IDLE_S
+        # Where only a sleep of seconds is a hang, movement is no reason to look often.
+        is_close = is_busy and self.blocked_s is None
+        self.period_s = PERIOD_BUSY_S if is_close else PERIOD_IDLE_S
         return still
 
     def handle_looks(self, looks: Mapping[int, ProcessLook]) -> list[Hang]:
@@ -171,7 +179,9 @@ class HangWatch:
         if owes:
             idle_s = self._wall_s if before.state is look.state else 0.0
             is_run = has_run or look.state is ProcessState.RUNNABLE
-            account.owed_s += _cpu_used(before, look) if is_run else idle_s
+            may_compute = place == 0 and self.blocked_s is not None
+            used_s = 0.0 if may_compute else _cpu_used(before, look)
+            account.owed_s += used_s if is_run else idle_s
 
     def _owes(self, place: int, slot: SlotState) -> bool:
         """Whether it has something to do, and waits for no other process that has to do first."""
@@ -185,6 +195,8 @@ class HangWatch:
         """What was counted of it, and the deadline of that."""
         predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
         deadline_s = max(DEADLINE_MIN_S, predicted_s)
+        if place == 0 and self.blocked_s is not None and not account.stopped_s:
+            return account.owed_s, self.blocked_s
         if account.stopped_s or not place or account.is_reported:
             return max(account.stopped_s, account.owed_s), deadline_s
         return account.owed_s, deadline_s if predicted_s else self.patience_s

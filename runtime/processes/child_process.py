@@ -213,8 +213,7 @@ class ChildPlan:
     the death is seen, which may be before its workers are gone; `on_failing` as soon as it can be
     known, and `on_fault` before that the page's table, of a death that may be a step's fault;
     `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The child
-    and its workers have `slots` on its progress page; a step of which nothing is predicted may take
-    `patience_s`.
+    and its workers have `slots` on its progress page. `patience_s`, `blocked_s`: see `HangWatch`.
     """
 
     spec: ProcessSpec
@@ -237,6 +236,7 @@ class ChildPlan:
     slots: int = 1
     table_bytes: int = 0
     patience_s: float = 60.0
+    blocked_s: float | None = None
 
 
 async def run_child_process(plan: ChildPlan, init: bytes) -> None:
@@ -353,6 +353,7 @@ async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> No
         run_hang_watcher,
         page,
         patience_s=plan.patience_s,
+        blocked_s=plan.blocked_s,
         on_hang=partial(_handle_hang, child, plan, page),
     )
     with single_errors_unwrapped():

@@ -1,8 +1,7 @@
 """All frontend processes of one server: supervised, fed with connections and memberships.
 
-The shell over `FrontendDirectory`, `ConnectionBalancer` and `HomeOwners`; a frontend that dies is
-restarted under a new epoch. The home of one that is given up goes on at another, but for its
-connections, which end. Their module is given by name, since this floor imports nothing of HTTP.
+The home of one that is given up goes on at another, but for its connections, which end. Their
+module is given by name, since this floor imports nothing of HTTP.
 """
 
 import random
@@ -17,6 +16,7 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendMembership
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
+from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
@@ -54,8 +54,7 @@ from .process_supervisor import ProcessSupervisor, RunChild
 
 # A control socket holds some hundred messages: who takes none for so long hangs; another serves.
 PASS_TIMEOUT_S = 2.0
-# Calls between frontends that wait for a control socket; pulled out of the air. Each may hold one
-# response object.
+# Calls between frontends that wait for a control socket, each with a response; out of the air.
 RELAYS_MAX = 256
 
 
@@ -116,6 +115,7 @@ class FrontendFleet:
             on_event=self.on_event,
             spares_count=self.settings.spare_frontends,
             fds_of=self._fds_of,
+            blocked_s=BLOCKED_S,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,

@@ -28,14 +28,18 @@ _UTIME, _STIME = 11, 12  # from the state on
 
 
 async def run_hang_watcher(
-    page: ProgressPage, *, patience_s: float, on_hang: Callable[[Hang], None]
+    page: ProgressPage,
+    *,
+    patience_s: float,
+    blocked_s: float | None = None,
+    on_hang: Callable[[Hang], None],
 ) -> NoReturn:
     """Watch the processes that have a slot on the page; never returns unless cancelled.
 
     `on_hang` has to kill, and must not raise. Holds nothing.
     """
     always_waits_for("a process that stands still")
-    watch = HangWatch(page.slots, patience_s)
+    watch = HangWatch(page.slots, patience_s, blocked_s)
     while True:
         await trio.sleep(watch.period_s)
         still = watch.handle_page(page.read(), trio.current_time())

@@ -101,6 +101,7 @@ class ProcessSupervisor:
     spares_count: int = 0
     table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
+    blocked_s: float | None = None  # see `ChildPlan`
     # Of a rank: what is sent beside its INIT, and stays the owner's.
     fds_of: Callable[[int], Sequence[int]] = lambda rank: ()
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -243,6 +244,7 @@ class ProcessSupervisor:
             slots=self.slots,
             table_bytes=self.table_bytes,
             patience_s=self.settings.engine.step_timeout_s,
+            blocked_s=self.blocked_s,
         )
         await self.run_child(plan, init)
 

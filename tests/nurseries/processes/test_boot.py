@@ -167,6 +167,32 @@ def test_a_relaxed_collector_still_collects() -> None:
     assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
 
 
+# Large blocks after a first one was freed, with a small one above each that stays.
+BLOCKS = """
+import pathlib
+from triolet.nurseries.processes import heap
+if {is_bound}:
+    heap.return_large_blocks()
+held = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+bytearray(5 * 2**20)
+before, blocks, above = held(), [], []
+for _ in range(8):
+    blocks.append(bytearray(4 * 2**20))
+    above.append(bytearray(2**16))
+del blocks
+print(before, held())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_large_blocks_go_back_to_the_kernel(is_bound: bool) -> None:
+    before, after = output_of(BLOCKS.format(is_bound=is_bound), fd=0)
+    grown_bytes = (after - before) * os.sysconf("SC_PAGE_SIZE")
+    # Without it they stay, so that this can fail.
+    assert grown_bytes < 2**20 if is_bound else grown_bytes > 20 * 2**20
+
+
 @pytest.fixture
 def words() -> Iterator[LastWords]:
     with check_no_leaks():

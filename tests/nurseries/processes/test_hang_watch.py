@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.nurseries.processes.hang_watch import (
+    BLOCKED_S,
     DEADLINE_MIN_S,
     PERIOD_BUSY_S,
     PERIOD_IDLE_S,
@@ -55,12 +56,13 @@ class Bed:
 
     workers: int = 1
     now: float = 100.0
+    blocked_s: float | None = None
     watch: HangWatch = attrs.field(init=False)
     all: list[Simulated] = attrs.field(init=False)
     hangs: list[Hang] = attrs.field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.watch = HangWatch(1 + self.workers, PATIENCE_S)
+        self.watch = HangWatch(1 + self.workers, PATIENCE_S, self.blocked_s)
         self.all = [Simulated(10 + place) for place in range(1 + self.workers)]
         self.tick()
 
@@ -147,6 +149,43 @@ def test_an_engine_whose_loop_stands_still_hangs() -> None:
     bed.all[0].show(passes=2)
     bed.until_hang(DEADLINE_MIN_S + SLACK_S)
     assert bed.hangs == [Hang(0, 10, "hung: asleep for 0.5 s")]
+
+
+def test_a_loop_that_may_compute_is_blocked_when_it_sleeps_for_seconds() -> None:
+    bed = Bed(workers=0, blocked_s=BLOCKED_S)
+    bed.all[0].show(passes=2)
+    assert bed.until_hang(BLOCKED_S + SLACK_S + PERIOD_IDLE_S) >= BLOCKED_S
+    assert bed.hangs == [Hang(0, 10, "hung: asleep for 5.0 s")]
+
+
+def test_a_loop_that_may_compute_does_so_for_as_long_as_it_likes() -> None:
+    bed = Bed(workers=0, blocked_s=BLOCKED_S)
+    bed.all[0].show(passes=2)
+    bed.all[0].state = RUNNABLE
+    for _ in range(1000):
+        bed.tick()
+        bed.all[0].run(bed.watch.period_s)
+    assert bed.hangs == []
+
+
+def test_other_threads_of_a_blocked_loop_do_not_hide_it() -> None:
+    """As those do that answer heartbeats."""
+    bed = Bed(workers=0, blocked_s=BLOCKED_S)
+    bed.all[0].show(passes=2)
+    while not bed.hangs:
+        for _ in range(20):
+            bed.tick()
+        bed.all[0].run(0.001)
+        assert bed.now < 100 + 2 * BLOCKED_S
+
+
+def test_a_stop_of_a_loop_that_may_compute_is_found_as_soon_as_another() -> None:
+    bed = Bed(workers=0, blocked_s=BLOCKED_S)
+    bed.all[0].show(passes=2)
+    bed.tick()
+    bed.all[0].state = STOPPED
+    assert bed.until_hang(DEADLINE_MIN_S + SLACK_S) >= DEADLINE_MIN_S
+    assert bed.hangs[0].reason == "hung: stopped for 0.5 s"
 
 
 def test_one_that_outlives_its_death_takes_the_engine_along() -> None:

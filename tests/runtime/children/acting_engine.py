@@ -12,14 +12,17 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 "raise"          raises before READY
 "refuse"         says that it can never start
 "hang"           neither READY nor progress
+"starved"        READY, and starts a thread that finds no memory to begin with
 "deaf"           READY, and takes no message ever after
 "noise"          READY, then sends what no codec knows, then as "ready"
 """
 
 import json
 import os
+import resource
 import signal
 import struct
+import threading
 from typing import Any
 
 import attrs
@@ -40,7 +43,7 @@ from triolet.engine.messages import (
     WorkersChanged,
 )
 from triolet.nurseries.processes.child import ChildFds, run_child
-from triolet.nurseries.processes.progress_page import SLOT_BYTES
+from triolet.nurseries.processes.progress_page import SLOT_BYTES, open_slot, passes_shown
 from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
@@ -72,6 +75,10 @@ async def main(fds: ChildFds) -> None:
         fds.control.send(b"\xffnoise")
     if act == "deaf":
         await trio.sleep_forever()
+    if act == "starved":
+        with open_slot(handshake.fds[0], 0) as slot, passes_shown(slot):
+            await trio.lowlevel.checkpoint()
+            start_thread_without_memory()
     if act == "passed":
         assert control.send_nowait(Passed({argument.encode(): 7}))
     if act in ("late", "failing"):
@@ -101,6 +108,17 @@ async def boot(act: str, argument: str, control: ControlChannel, handshake: Chil
             for place, pid in enumerate((os.getpid(), int(argument))):
                 words = (pid, 0, 0, 0, 0, 0, 1)  # its loop waits
                 os.pwrite(handshake.fds[0], struct.pack("<7Q", *words), SLOT_BYTES * place)
+
+
+def start_thread_without_memory() -> None:
+    """It never returns: the stack of a thread that has ended is there for the next, and no room for
+    its first frame of Python (`Thread.start` waits for a word of it)."""
+    threading.Thread(target=bool).start()
+    while len(os.listdir("/proc/self/task")) > 1:
+        os.sched_yield()
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        resource.setrlimit(limit, (2**20, -1))
+    threading.Thread(target=bool).start()
 
 
 async def tell_worker(control: ControlChannel, pid: int) -> None:

@@ -60,6 +60,7 @@ class Owner:
     act: str
     boot_timeout_s: float = 30.0
     kill_s: float = DEADLINE_S
+    blocked_s: float | None = None
     environment: dict[str, str] = attrs.field(factory=dict)
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
@@ -81,6 +82,7 @@ class Owner:
             on_failing=self.failing.append,
             on_gone=self.gone.append,
             slots=2,
+            blocked_s=self.blocked_s,
             on_message=self._refuse_message,
             on_event=self.diary,
         )
@@ -212,6 +214,16 @@ async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
     assert owner.failing == owner.gone == [cause]
     assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, cause)]
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, cause)]
+
+
+async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_for_it() -> None:
+    owner = Owner("starved", blocked_s=0.2)
+    with pytest.RaisesGroup(ProcessHung):
+        async with owner.running():
+            await owner.wait_gone()
+            await trio.sleep_forever()
+    assert owner.gone == ["hung: asleep for 0.2 s"]
+    assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, owner.gone[0])]
 
 
 async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> None:
