@@ -152,7 +152,7 @@ class Executor:
         self.ahead = ()
         if self.spares is not None:
             self.spares.readiness.handle_starting(WORKERS)
-            if not ahead and (spare := self.spares.take()) is not None:
+            if not ahead and (spare := await self.spares.take()) is not None:
                 ahead = {0: spare}
         specs = [
             ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))

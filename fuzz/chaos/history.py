@@ -57,6 +57,8 @@ class StreamHistory:
     # When its connection was opened, which may have carried others before it.
     connected_s: float = attrs.Factory(lambda self: self.started_s, takes_self=True)
     comes_back: bool = attrs.field(default=False, kw_only=True)
+    # Whose it is: with another it can be neither read nor deleted.
+    key: str = attrs.field(default="", kw_only=True)
     response_id: str = attrs.field(default="", init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
     logprobs: list[float] = attrs.field(factory=list, init=False)

@@ -99,9 +99,23 @@ NOT_YET = "response_unreachable"
 LANES = ("a", "b", "c")
 
 
-def start_history(name: str, script: Script, transport: Transport) -> StreamHistory:
+def start_history(
+    name: str, script: Script, transport: Transport, *, key: str = ""
+) -> StreamHistory:
     """An empty record of a stream that begins now."""
-    return StreamHistory(name, SCRIPTS.index(script), transport, trio.current_time())
+    number = SCRIPTS.index(script)
+    return StreamHistory(name, number, transport, trio.current_time(), key=key)
+
+
+async def forget(port: int, history: StreamHistory) -> None:
+    """Delete what has ended, as a good client does who needs it no more.
+
+    Else a server's memory grows until it keeps as many as it may, for an hour or so, and the
+    oldest, which campaigns ask for again, are forgotten.
+    """
+    with contextlib.suppress(Lost):
+        if history.response_id:
+            await ask(port, "DELETE", f"{PATH}/{history.response_id}", key=history.key)
 
 
 def is_not_yet(event: Mapping[str, Any]) -> bool:
@@ -178,7 +192,7 @@ async def run_script(
     patience: float = 1.0,
 ) -> StreamHistory:
     """One stream, from its request to its end, by a client that comes back."""
-    history = start_history(name, script, transport)
+    history = start_history(name, script, transport, key=key)
     history.comes_back = True
     await read_whole(port, script.body(), history, key=key, patience=patience)
     return history
@@ -216,18 +230,12 @@ class Bystanders:
         await self._forget()
 
     async def _forget(self) -> None:
-        """Delete what has ended, in the order in which it began, up to the first that has not.
-
-        Else a server's memory grows until it keeps as many as it may, for an hour or so, and the
-        oldest, which campaigns ask for again, are forgotten.
-        """
+        """What has ended, in the order in which it began, up to the first that has not."""
         while self._forgotten < len(self.histories):
             history = self.histories[self._forgotten]
             if history.ending is None:
                 return
-            with contextlib.suppress(Lost):
-                if history.response_id:
-                    await ask(self.port, "DELETE", f"{PATH}/{history.response_id}", key=self.key)
+            await forget(self.port, history)
             self._forgotten += 1
 
     async def _run_http(self) -> None:
@@ -257,10 +265,11 @@ class Bystanders:
                 lanes.lose(str(lost))
                 await trio.sleep(BACKOFF_S)
 
-    def begin(self, lane: str, connected_s: float) -> tuple[Script, StreamHistory]:
+    def begin(self, lane: str, key: str, connected_s: float) -> tuple[Script, StreamHistory]:
         """A next stream on a lane of a socket that was opened at `connected_s`."""
         script = self.chance.choice(BYSTANDERS)
-        history = start_history(f"{self._name()} lane {lane}", script, Transport.SOCKET)
+        name = f"{self._name()} lane {lane}"
+        history = start_history(name, script, Transport.SOCKET, key=key)
         history.connected_s, history.comes_back = connected_s, True
         self.histories.append(history)
         return script, history
@@ -320,7 +329,9 @@ class _Lanes:
     async def _begin(self, lane: str, connection: SocketConnection) -> None:
         if self.bystanders.stopping or self.bystanders.key != connection.key:
             return
-        script, self.running[lane] = self.bystanders.begin(lane, self._connected_s)
+        script, self.running[lane] = self.bystanders.begin(
+            lane, connection.key, self._connected_s
+        )
         await connection.create(script.body(stream_id=lane))
 
     async def _resume(self, lane: str, connection: SocketConnection) -> None:

@@ -26,6 +26,7 @@ from .load import (
     GUESTS,
     PROBES,
     STREAM_DEADLINE_S,
+    forget,
     read_history,
     run_script,
 )
@@ -123,11 +124,10 @@ async def run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
     """One who comes while something is wanting."""
     transport = list(Transport)[number % 2]
     name = f"guest {number} of fault {fault.number} ({fault.kind} {fault.place})"
-    runner.histories.append(
-        await run_script(
-            runner.served.port, GUEST, name, transport, key=runner.key, patience=runner.patience
-        )
-    )
+    port, patience = runner.served.port, runner.patience
+    history = await run_script(port, GUEST, name, transport, key=runner.key, patience=patience)
+    await forget(port, history)
+    runner.histories.append(history)
 
 
 async def _run_glutton(runner: FaultRunner, fault: Fault, number: int) -> None:

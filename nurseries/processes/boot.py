@@ -37,6 +37,7 @@ _UCRED = struct.Struct("3i")
 
 # A stop that was ordered, before or after the main function began.
 EXIT_STOPPED = 0
+EXIT_FAILED = 1
 # The parent died before the notice was armed, or was gone when the death monitor looked. It cannot
 # read this any more; it is for a trace of the process.
 EXIT_ORPHANED = 71
@@ -49,7 +50,8 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     what they have become (`Spawned.encode`). An option in their place is passed on.
 
     Faults of the interpreter are written to the last words, and so is an error that the module
-    raises; it is raised again.
+    raises; then the process ends. Printed by the interpreter as well, line by line, it would be in
+    the midst of others' log.
     """
     control_fd, death_fd, words_fd = map(int, fds)
     take_signals(partial(_exit_if_asked, death_fd))
@@ -64,11 +66,11 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
             started = [spawn(each).encode() for each in ahead]
         sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except BaseException as error:
+    except Exception as error:
         # The first line is what the parent reports of this death.
         headline = traceback.format_exception_only(error)[-1]
         write_last_words(words_fd, f"{headline}\n{traceback.format_exc()}")
-        raise
+        os._exit(EXIT_FAILED)
 
 
 def take_signals(handle_sigterm: Callable[[int, FrameType | None], object]) -> None:

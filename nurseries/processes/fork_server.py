@@ -84,6 +84,14 @@ class ForkServer:
                     os.setpgid(int(answer), 0)
                 return take(int(answer), fds[0])
 
+    async def wait_forked(self) -> None:
+        """Return when no fork is under way, so that what it makes has an owner: before the server
+        is ended. Takes at most `fork_s` seconds. Shielded from cancellation.
+        """
+        with trio.CancelScope(shield=True):
+            async with self._lock:
+                return
+
     async def _receive(self) -> tuple[bytes, list[int]]:
         control, name = self.process.control, self.process.spec.name
         try:

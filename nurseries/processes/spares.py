@@ -4,9 +4,12 @@ A spare has no rank, no epoch and no settings before INIT, so it can become any 
 under whatever the settings are by then; a run that begins takes one if there is one. `SparePolicy`
 decides when one is started: a spare must never compete with what is needed now, so it is due only
 when every process of the run has been ready for a while, at the start as after a restart. Where a
-fork server makes them it is the server that waits so, and a spare that was taken is replaced at
-once. One that is lost while it waits is no failure of a child: it is replaced, after a delay that
-doubles as long as spares do not last.
+fork server makes them a spare that was taken is replaced at once. One that is lost while it waits
+is no failure of a child: it is replaced, after a delay that doubles as long as spares do not last.
+
+A fork server is the first process of its role, and the role's are forked from the start: else all
+that dies until the server has imported, late since it must not compete, imports once more. Where
+processes start others ahead, and both import at once, the server comes last.
 """
 
 import math
@@ -34,6 +37,8 @@ _CHILD_NAME = "worker"
 # What was ready a moment ago has work waiting for it: all must be ready for so long. Pulled out of
 # the air.
 SETTLE_S = 1.0
+# A fork server that comes up is waited for so long: ten times what it takes on a busy machine.
+SERVER_PATIENCE_S = 10.0
 # From the loss of a spare to the start of the next: a machine that cannot keep one is left alone.
 DELAY_MIN_S = 1.0
 DELAY_MAX_S = 60.0
@@ -144,6 +149,8 @@ class Spares:
     _policies: dict[int, SparePolicy] = attrs.field(factory=dict, init=False)
     _server: ForkServer | None = attrs.field(default=None, init=False)
     _server_policy: SparePolicy = attrs.field(factory=SparePolicy, init=False)
+    # Whether it is the first process of its role.
+    _has_first: bool = attrs.field(default=False, init=False)
 
     @property
     def _server_name(self) -> str:
@@ -156,31 +163,59 @@ class Spares:
     def _has_server(self) -> bool:
         return self.forks and self.kernel.has_forks
 
+    def start_first(self, nursery: trio.Nursery) -> None:
+        """Start the background task `fork-server-ROLE` at once, unless something starts ahead of
+        each process. For the rest see `start`.
+        """
+        self._has_first = self._has_server and self.count > 0 and not self.ahead
+        if self._has_first:
+            self._start_server(nursery)
+
     def start(self, nursery: trio.Nursery) -> None:
-        """Start a background task `spare-ROLE-N` for each place, and `fork-server-ROLE`. They never
-        return by themselves.
+        """Start a background task `spare-ROLE-N` for each place, and `fork-server-ROLE`, if it is
+        not there. They never return by themselves.
 
         Nothing begins in a nursery that ends. Cancellation: the spare is stopped by the ladder, and
         reaped.
         """
         if nursery.cancel_scope.cancel_called:
             return
-        if self._has_server and self.count:
-            policy = self._server_policy = SparePolicy(self.settle_s)
-            keep, since = self._keep_server, self._all_ready_since
-            fill = partial(self._fill, self._server_name, policy, keep, since)
-            start_service_soon(nursery, fill, name=f"fork-server-{self.role}")
+        if self._has_server and self.count and not self._has_first:
+            self._start_server(nursery)
         for place in range(self.count):
             policy = self._policies[place] = SparePolicy(self.settle_s)
             keep = partial(self._keep_one, place)
             fill = partial(self._fill, self._name(place), policy, keep, self._can_start_since)
             start_service_soon(nursery, fill, name=f"spare-{self.role}-{place}")
 
-    def take(self) -> Spawned | None:
-        """A spare, warm if there is such; None if there is none. The caller owns it at once.
+    def _start_server(self, nursery: trio.Nursery) -> None:
+        policy = self._server_policy = SparePolicy(self.settle_s)
+        fill = partial(
+            self._fill, self._server_name, policy, self._keep_server, self._server_can_start_since
+        )
+        start_service_soon(nursery, fill, name=f"fork-server-{self.role}")
 
-        One that is found dead or stopped is passed over, and replaced later.
+    async def take(self) -> Spawned | None:
+        """A spare, warm if there is such, or what the fork server makes now; else None. The caller
+        owns it at once.
+
+        One that is found dead or stopped is passed over, and replaced later. A fork server that is
+        the first process of its role is waited for. Cancellation: nothing was taken.
         """
+        if (spawned := self._take_kept()) is not None:
+            return spawned
+        with trio.move_on_after(SERVER_PATIENCE_S):
+            while self._is_first and not self._warm_server:
+                with waiting_for(f"the {self._server_name}"):
+                    await self.readiness.changed.wait()
+        if (server := self._warm_server) is None:
+            return None
+        try:
+            return await server.fork(self.ahead)
+        except OSError:
+            return None  # it is gone, or there is no memory: a spawn tells
+
+    def _take_kept(self) -> Spawned | None:
         for place, kept in sorted(self._kept.items(), key=lambda item: (not item[1].warm, item[0])):
             if (spawned := kept.take()) is not None:
                 del self._kept[place]
@@ -212,8 +247,13 @@ class Spares:
         children = [ProcessTree(f"{_CHILD_NAME} {n}", p) for n, p in enumerate(child_pids(pid))]
         return ProcessTree(self._name(place), pid, facts, processes=children)
 
-    def _all_ready_since(self) -> float:
-        return self.readiness.all_ready_since_s
+    @property
+    def _is_first(self) -> bool:
+        """Whether the role's processes wait for the server: not any more when it was lost."""
+        return self._has_first and not self._server_policy.losses
+
+    def _server_can_start_since(self) -> float:
+        return -math.inf if self._is_first else self.readiness.all_ready_since_s
 
     @property
     def _warm_server(self) -> ForkServer | None:
@@ -280,14 +320,17 @@ class Spares:
         try:
             async with open_process(spec, ladder=self.ladder) as process:
                 server = self._server = ForkServer(process)
-                with trio.move_on_after(self.warm_up_s):
-                    await server.wait_warm()
-                if server.warm:
-                    self.readiness.notify()
-                    await process.wait_exited()
+                try:
+                    with trio.move_on_after(self.warm_up_s):
+                        await server.wait_warm()
+                    if server.warm:
+                        self.readiness.notify()
+                        await process.wait_exited()
+                finally:
+                    self._server = None
+                    await server.wait_forked()
         except OSError:
             pass  # as above
         finally:
-            self._server = None
             policy.handle_lost(trio.current_time())
             self.readiness.notify()

@@ -158,6 +158,7 @@ class ProcessSupervisor:
         """
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
+            self.spares.start_first(nursery)
             for rank in range(self.count):
                 start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
             task_status.started()
@@ -223,7 +224,7 @@ class ProcessSupervisor:
                 name,
                 self.module,
                 ahead=self.ahead,
-                spawned=self.spares.take(),
+                spawned=await self.spares.take(),
                 kernel=self.kernel,
             ),
             role=self.role,

@@ -1,6 +1,7 @@
 """When a spare is due; spares of acting engines: taken, replaced when lost, gone with the run."""
 
 import os
+import pathlib
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -68,8 +69,9 @@ class Bed(EngineBed):
 
 
 @asynccontextmanager
-async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
+async def open_bed(*acts: str, count: int = 1, forks: bool = True) -> AsyncIterator[Bed]:
     bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
+    bed.spares.forks = forks
     async with running(bed.fleet):
         bed.fleet.processes.start_spares()
         yield bed
@@ -88,6 +90,24 @@ async def test_the_next_process_is_the_spare_that_waited() -> None:
         again = await bed.wait_warm()
         assert again not in (spare, bed.engine_pid())
         assert len(bed.diary.of(ChildStarting)) == 2, "spares are no children of the run"
+
+
+@pytest.mark.slow
+async def test_the_first_process_is_forked_by_a_server_that_is_there_before() -> None:
+    async with open_bed("ready") as bed:
+        await bed.wait_ready(1)
+        server = bed.spares.processes()[SERVER]
+        titles = [pathlib.Path(f"/proc/{pid}/cmdline") for pid in (server.pid, bed.engine_pid())]
+        assert titles[0].read_bytes() == titles[1].read_bytes()
+
+
+@pytest.mark.slow
+async def test_where_the_server_dies_before_it_is_warm_the_first_process_is_spawned() -> None:
+    async with open_bed("ready") as bed:
+        while SERVER not in bed.spares.processes():
+            await look_again()
+        bed.spares.processes()[SERVER].kill_group()
+        assert await bed.wait_ready(1) == 1
 
 
 @pytest.mark.slow
@@ -114,7 +134,7 @@ async def test_the_death_of_the_fork_server_leaves_the_spare_and_is_mended() -> 
 
 @pytest.mark.slow
 async def test_none_is_started_before_all_are_ready() -> None:
-    async with open_bed("hang") as bed:
+    async with open_bed("hang", forks=False) as bed:
         await bed.diary.wait_for(ChildStarting)
         await wait_waits_for("all to be ready, to start a spare")
         assert bed.spares.trees() == []
@@ -169,7 +189,7 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
 
 @pytest.mark.slow
 async def test_of_several_the_warm_one_is_taken_first() -> None:
-    async with open_bed("ready", count=2) as bed:
+    async with open_bed("ready", count=2, forks=False) as bed:
         while [tree.facts["phase"] for tree in bed.trees()] != ["warm", "warm"]:
             await look_again()
         first, second = bed.trees()
