@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
-from ...engine.messages import Failing, TreeReply, TreeRequest, WorkersChanged
+from ...engine.messages import Failing, TreeReply, WorkersChanged
 from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.hang_watch import Hang, ProcessHung
 from ...nurseries.processes.process import (
@@ -47,13 +47,12 @@ from ..events import (
 )
 from .boot_progress import BootProgress, EndedPhase
 from .hang_watcher import run_hang_watcher
+from .tree_calls import TreeCalls
 
 # A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
 # What a dead child had said is in our socket already, so reading it waits for nothing.
 LAST_MESSAGES_S = 0.5
-# "Control reply 2 s" of the design: a process in a long native call cannot answer sooner.
-TREE_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
@@ -80,8 +79,9 @@ class ChildProcess:
     ready: bool = attrs.field(default=False, init=False)
     _worker_pids: list[int] = attrs.field(factory=list, init=False)
     _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
-    _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
-    _next_call: int = attrs.field(default=1, init=False)
+    _trees: TreeCalls = attrs.field(
+        default=attrs.Factory(lambda self: TreeCalls(self.control), takes_self=True), init=False
+    )
     # The newest snapshot of each kind that was not sent yet: the latest wins.
     _snapshots: dict[type, object] = attrs.field(factory=dict, init=False)
     _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -120,18 +120,7 @@ class ChildProcess:
 
     async def tree(self) -> str:
         """The child's process tree as JSON text. Raises `trio.TooSlowError`, `BrokenResource…`."""
-        call_id = self._next_call
-        self._next_call += 1
-        answered: list[str] = []
-        arrived = trio.Event()
-        self._trees[call_id] = (arrived, answered)
-        try:
-            with trio.fail_after(TREE_TIMEOUT_S):
-                await self.control.send(TreeRequest(call_id))
-                await arrived.wait()
-            return answered[0]
-        finally:
-            del self._trees[call_id]
+        return await self._trees.ask()
 
     def boot_tree(self) -> ProcessTree:
         """What is known here of a child that boots and cannot be asked yet."""
@@ -146,16 +135,19 @@ class ChildProcess:
         return ProcessTree(self.process.spec.name, self.process.pid, facts, processes=workers)
 
     async def read_control(self) -> None:
-        """Take the child's messages until it closes its end."""
-        while True:
-            try:
-                with waiting_for("its messages"):
-                    message, fds = await self.control.receive()
-            except MalformedMessage:
-                continue  # logged by the channel; a question has its deadline
-            except (trio.EndOfChannel, trio.BrokenResourceError):
-                return  # its pidfd tells the rest
-            self.handle_message(message, fds)
+        """Take the child's messages until it closes its end; then no question is answered."""
+        try:
+            while True:
+                try:
+                    with waiting_for("its messages"):
+                        message, fds = await self.control.receive()
+                except MalformedMessage:
+                    continue  # logged by the channel; a question has its deadline
+                except (trio.EndOfChannel, trio.BrokenResourceError):
+                    return  # its pidfd tells the rest
+                self.handle_message(message, fds)
+        finally:
+            self._trees.handle_ended()
 
     def handle_message(self, message: object, fds: Sequence[int]) -> None:
         """Apply one control message."""
@@ -166,12 +158,9 @@ class ChildProcess:
                 self._worker_pidfds = list(fds)
                 if self.hung is not None and self.hung.pid not in (self.process.pid, *pids):
                     self.hung = None  # another has its place
-            case TreeReply(call_id=call_id, tree=tree):
+            case TreeReply():
                 close_fds(fds)
-                if call_id in self._trees:
-                    arrived, answered = self._trees[call_id]
-                    answered.append(tree)
-                    arrived.set()
+                self._trees.handle_reply(message)
             case Failing(cause=cause, is_own_fault=is_own_fault):
                 close_fds(fds)
                 self.on_failing(cause, is_own_fault=is_own_fault)

@@ -387,3 +387,25 @@ async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.Mo
             nursery.start_soon(child.read_control)
             nursery.start_soon(answer)
             assert await child.tree() == "in time"
+
+
+async def test_a_child_that_ends_instead_of_an_answer_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
+        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as far_end,
+    ):
+        child = ChildProcess(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+
+        async def end() -> None:
+            await far_end.receive()
+            far_end.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.read_control)
+            nursery.start_soon(end)
+            with pytest.raises(trio.BrokenResourceError):
+                await child.tree()
+        assert trio.current_time() == 0.0
