@@ -329,9 +329,7 @@ class _Lanes:
     async def _begin(self, lane: str, connection: SocketConnection) -> None:
         if self.bystanders.stopping or self.bystanders.key != connection.key:
             return
-        script, self.running[lane] = self.bystanders.begin(
-            lane, connection.key, self._connected_s
-        )
+        script, self.running[lane] = self.bystanders.begin(lane, connection.key, self._connected_s)
         await connection.create(script.body(stream_id=lane))
 
     async def _resume(self, lane: str, connection: SocketConnection) -> None:
