@@ -87,6 +87,11 @@ class HttpConnection:
             with self.scope:
                 yield
 
+    def drop_input(self) -> None:
+        """The connection is over. It lies in a cycle with its stream, which the collector may be
+        slow to find, and what a client had sent of a body is megabytes."""
+        self._input.buffer = bytearray()
+
     @property
     def has_early_bytes(self) -> bool:
         """Whether bytes of a next request are here already."""

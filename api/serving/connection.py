@@ -66,6 +66,7 @@ async def run_connection(
         connection.stream.end_held()
     finally:
         share.release()
+        connection.drop_input()
         if connection.stream.held is not None:
             connection.stream.held.release()
         await trio.aclose_forcefully(connection.stream)

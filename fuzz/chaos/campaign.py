@@ -73,12 +73,24 @@ ABORTS = (
 def log_violations(log: str) -> list[Violation]:
     """What must never be in the log of a run whose processes are killed: but for want of memory,
     which is an error with its traceback."""
+    records = _RECORDS.split(log)
     return [
-        Violation("I10", f"the log has {word!r}: {record[:200]}")
-        for record in _RECORDS.split(log)
+        Violation("I10", f"the log has {word!r}: {record[:100]} … {record[-300:]}")
+        for number, record in enumerate(records)
         for word in ("Traceback", "given up")
-        if word in record and not _WANT.search(record)
+        if word in record and not _WANT.search(_with_rest(records[number:]))
     ]
+
+
+def _with_rest(records: Sequence[str]) -> str:
+    """The first with the rest of its traceback: an interpreter that cannot even import prints one
+    line by line, and others' records come between."""
+    whole = records[0]
+    for record in records[1:]:
+        if not whole.rstrip().rpartition("\n")[2].startswith(" "):
+            break  # the line that names the error
+        whole += record.partition("\n")[2]
+    return whole
 
 
 async def settled(

@@ -30,6 +30,7 @@ from ..observers import (
     abstract_sockets,
     children_of,
     marked,
+    name_of,
     open_files,
     resident_bytes,
     shared_memory_of,
@@ -42,6 +43,8 @@ from .clients import Lost, ask
 from .options import PROGRAM
 
 MARK = "TRIOLET_CHAOS_MARK"
+# How the title of a process ends that has no rank yet.
+WAITING = "waiting"
 # The folder of journals that are on disk.
 JOURNAL = "journal"
 # Torch imports for some seconds on two busy cores.
@@ -112,13 +115,16 @@ class ServedRun:
         )
 
     async def has_spares(self, count: int) -> bool:
-        """Whether so many processes wait, warm, to be the next of their kind."""
+        """Whether so many processes wait, warm, to be the next of their kind, and so do the workers
+        that came with them."""
         try:
             found = await self.processes()
         except ControlCallFailed:
             return False
-        return [found[place].facts.get("phase") for place in found if is_spare(place)] == (
-            ["warm"] * count
+        spares = [process for place, process in found.items() if is_spare(place)]
+        workers = [worker for spare in spares for worker in spare.processes]
+        return [spare.facts.get("phase") for spare in spares] == ["warm"] * count and all(
+            name_of(worker.pid).endswith(WAITING) for worker in workers
         )
 
     async def engine_states(self) -> dict[str, tuple[int, str]]:

@@ -346,6 +346,9 @@ def test_what_must_not_be_in_the_log() -> None:
     want = "10:00:00 frontend 0: ERROR failed\nTraceback (most recent call last):\nMemoryError\n"
     assert log_violations(want) == []
     assert len(log_violations(want.replace("Memory", "Key") + want)) == 1
+    cut = "Traceback (most recent call last):\n  File\n10:00:01 engine 0: ready\n    import a\n"
+    for error, count in (("MemoryError\n", 0), ("KeyError\n", 1), ("10:00:02 ready\n", 1)):
+        assert len(log_violations(cut + error)) == count
 
 
 ENGINE = Look(pid=1, epoch=1, fds=9, memfds=1, rss_bytes=1, facts={"kv blocks": "7 of 8 free"})
