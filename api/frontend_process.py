@@ -322,6 +322,8 @@ class FrontendProcess:
             opening = self.opener.open(*given, foreign=foreign, root=RootCalls(), viewers=Viewers())
             async with opening as home, trio.open_nursery() as nursery:
                 self._guests[home.number] = home
+                # Until now no membership went to it: an engine that came meanwhile would be missed.
+                home.frontend.client.apply_membership(own.client.engines.membership)
                 self._watch(home)
                 self.home.application.totals.guests.append(home.application.totals)
                 serve = partial(serve_connections, home.source, home.application)

@@ -17,7 +17,7 @@ import trio.testing
 from triolet.api import frontend_process
 from triolet.api.application import Application
 from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
-from triolet.api.frontend_home import FrontendHome
+from triolet.api.frontend_home import FrontendHome, HomeOpener
 from triolet.api.frontend_process import LOAD_PERIOD_S, FrontendProcess, LoadReports
 from triolet.api.responses.foreign import ForeignResponses, RootCalls
 from triolet.api.serving.server import open_queue_source
@@ -156,6 +156,14 @@ class FakeRoot:
             await self.control.send(PassConnection(self._passed), [server.fileno()])
         return trio.SocketStream(trio.socket.from_stdlib_socket(client))
 
+    async def host_home(self, home: int, term: int) -> None:
+        """Have it go on with a home of another, whose journal is empty."""
+        journal = create_journal(home)
+        try:
+            await self.control.send(HostHome(home, term, ["journal"]), [journal])
+        finally:
+            os.close(journal)
+
     async def get(self, path: str) -> tuple[int, Any]:
         """Status and body of one request on a connection of its own."""
         async with await self.connect() as client:
@@ -268,11 +276,7 @@ async def test_a_home_of_another_is_one_more_beside_its_own(folder: pathlib.Path
     )
     async with open_frontend(folder) as root:
         await root.control.send(call)  # not yet there: who asks hears nothing
-        journal = create_journal(4)
-        try:
-            await root.control.send(HostHome(4, 9, ["journal"]), [journal])
-        finally:
-            os.close(journal)
+        await root.host_home(4, 9)
         await root.wait_one(root.hosted)
         (hosted,) = root.hosted
         assert (hosted.home, hosted.term) == (4, 9)
@@ -347,6 +351,16 @@ async def test_orders_are_heard_while_no_connection_is_taken(folder: pathlib.Pat
         await root.wait_load(open_connections=0)
 
 
+async def run_process(
+    control: ControlChannel, home: FrontendHome, opener: HomeOpener | None = None
+) -> None:
+    """As `main`, but with a home that the test has made."""
+    handshake = await perform_child_handshake(control, "frontend")
+    init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+    process = FrontendProcess(init, control, home, opener)
+    await process.run(handshake, FrontendReady(input_endpoint="", output_endpoint=""))
+
+
 @attrs.define(eq=False)
 class SlowApplication(Application):
     """Rebuilding its responses takes as long as the test wants."""
@@ -375,16 +389,9 @@ async def test_it_is_ready_before_its_responses_are_rebuilt_and_clients_wait(
         application = SlowApplication(
             bed.frontend, ServeSettings(), foreign, RootCalls(control.send)
         )
-
-        async def run() -> None:
-            handshake = await perform_child_handshake(control, "frontend")
-            init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
-            home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
-            process = FrontendProcess(init, control, home)
-            await process.run(handshake, FrontendReady(input_endpoint="", output_endpoint=""))
-
+        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
         with trio.fail_after(DEADLINE_S):
-            nursery.start_soon(run)
+            nursery.start_soon(run_process, control, home)
             await root.bring_up("", pid=os.getpid())
             nursery.start_soon(root.run)
             await application.begun.wait()
@@ -402,6 +409,55 @@ async def test_it_is_ready_before_its_responses_are_rebuilt_and_clients_wait(
             application.go_on.set()
             await answered.wait()
             assert answers == [200]
+            nursery.cancel_scope.cancel("the test is over")
+
+
+@attrs.frozen(kw_only=True)
+class SlowOpener(HomeOpener):
+    """Opening a home takes as long as the test wants, as if its journal were long."""
+
+    opened: list[FrontendHome] = attrs.field(factory=list)
+    begun: trio.Event = attrs.field(factory=trio.Event)
+    go_on: trio.Event = attrs.field(factory=trio.Event)
+
+    @asynccontextmanager
+    async def open(self, *args: Any, **kwargs: Any) -> AsyncIterator[FrontendHome]:
+        async with HomeOpener.open(self, *args, **kwargs) as home:
+            self.opened.append(home)
+            self.begun.set()
+            await self.go_on.wait()
+            yield home
+
+
+async def test_a_home_of_another_knows_of_engines_that_came_while_it_was_opened(
+    folder: pathlib.Path,
+) -> None:
+    """Else it asks nothing of them until another one comes or goes, which may be never."""
+    async with (
+        open_bed(folder) as bed,
+        open_pair() as (root, fds),
+        open_queue_source() as source,
+        trio.open_nursery() as nursery,
+    ):
+        control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+        foreign = ForeignResponses(0, 1, 1, control.send)
+        application = Application(bed.frontend, ServeSettings(), foreign, RootCalls(control.send))
+        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
+        run_id, inputs = f"test-{os.urandom(4).hex()}", bed.frontend.inputs
+        opener = SlowOpener(run_id=run_id, rank=0, settings=settings_for(folder), inputs=inputs)
+        with trio.fail_after(DEADLINE_S):
+            nursery.start_soon(run_process, control, home, opener)
+            await root.bring_up("", pid=os.getpid())
+            nursery.start_soon(root.run)
+            await root.host_home(4, 9)
+            await opener.begun.wait()
+            await root.control.send(came := bed.directory.handle_starting(1, 9))
+            await root.tree()  # orders are heard one after the other
+            opener.go_on.set()
+            await root.wait_one(root.hosted)
+            (guest,) = opener.opened
+            for each in (home, guest):
+                assert each.frontend.client.engines.membership == came
             nursery.cancel_scope.cancel("the test is over")
 
 
