@@ -33,6 +33,7 @@ CRUMBS = {
     for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 } | {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
+    "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.api.http.answers": "the bytes of what `connection` writes, without its waiting",
 }
 
@@ -66,6 +67,7 @@ RUN_BY_TESTS = {
 # The firewalls: the only places that may catch any Exception, each for the reason given.
 FIREWALLS = {
     "triolet.nurseries.tasks.supervisor": "a supervisor's work is failures",
+    "triolet.nurseries.processes.boot": "last words of a child that cannot begin",
     "triolet.nurseries.processes.child": "last words of a child that fails",
     "triolet.nurseries.logs": "a mistaken log call must not end who logs",
     "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",

@@ -108,7 +108,7 @@ DIRECTED: dict[str, list[Event]] = {
     # What a frontend says before its death is slow, and comes when its successor has the streams;
     # that it is not lost with its sender, and how late it comes, is by this seed.
     "the dead may speak": [
-        Setup(engines=1, window_tokens=2, seed=9),
+        Setup(engines=1, window_tokens=2, seed=50),
         *[_request(number) for number in range(3)],
         Fault(kind=FaultKind.SLOW, at_s=0.0, tokens=20, for_s=0.03),
         Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=24),

@@ -11,7 +11,7 @@ TREE_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
-class _Call:
+class _Question:
     """One question; `tree` is its answer, when `over` is set and the child has not ended."""
 
     over: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -27,33 +27,33 @@ class TreeCalls:
     """The questions that wait."""
 
     control: ControlChannel
-    _calls: dict[int, _Call] = attrs.field(factory=dict, init=False)
-    _next_call: int = attrs.field(default=1, init=False)
+    _questions: dict[int, _Question] = attrs.field(factory=dict, init=False)
+    _next_id: int = attrs.field(default=1, init=False)
 
     async def ask(self) -> str:
         """The child's process tree as JSON text.
 
         Raises `trio.TooSlowError` after `TREE_TIMEOUT_S`, `trio.BrokenResourceError` if it ends.
         """
-        call_id, call = self._next_call, _Call()
-        self._next_call += 1
-        self._calls[call_id] = call
+        number, question = self._next_id, _Question()
+        self._next_id += 1
+        self._questions[number] = question
         try:
             with trio.fail_after(TREE_TIMEOUT_S):
-                await self.control.send(TreeRequest(call_id))
-                await call.over.wait()
+                await self.control.send(TreeRequest(number))
+                await question.over.wait()
         finally:
-            del self._calls[call_id]
-        if call.tree is None:
+            del self._questions[number]
+        if question.tree is None:
             raise trio.BrokenResourceError("the process has ended")
-        return call.tree
+        return question.tree
 
     def handle_reply(self, reply: TreeReply) -> None:
         """The answer to a question; one that comes late is of no use."""
-        if reply.call_id in self._calls:
-            self._calls[reply.call_id].end(reply.tree)
+        if reply.call_id in self._questions:
+            self._questions[reply.call_id].end(reply.tree)
 
     def handle_ended(self) -> None:
         """The child says no more."""
-        for call in self._calls.values():
-            call.end(call.tree)
+        for question in self._questions.values():
+            question.end(question.tree)
