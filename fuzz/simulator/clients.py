@@ -11,7 +11,9 @@ import attrs
 import trio
 
 from ...engine.errors import EngineDied, EngineDraining, EngineError
+from ...engine.messages import FinishReason
 from ...runtime.errors import NoEngine, RequestQuarantined
+from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
@@ -53,9 +55,10 @@ class Clients:
                     await trio.sleep(request.back_after_s)
                     process = await self._run_in_frontend(self._resume, history)
                     reached["came back"] += 1
-            if history.end and history.end != "cut":
+            if history.end not in ("", "cut", "unserved"):
                 break
-            if not history.end:  # it was not taken
+            reached["stream unserved"] += history.end == "unserved"
+            if history.end != "cut":  # no engine took it
                 await trio.sleep(AGAIN_S)
         self.scene.trace.note(f"{history.name} {history.end}")
         reached[f"stream {history.end}"] += 1
@@ -101,11 +104,13 @@ class Clients:
         over: trio.Event,
     ) -> None:
         """In the frontend's process: a client until it has its stream's end, or leaves."""
-        end, error = "", None
+        end = ""
+        error: EngineError | None = None
         try:
             await act(process, history)
-        except NoEngine:
-            pass
+        except NoEngine as failure:
+            if history.lives:  # it was taken, and waited for one
+                end, error = "unserved", failure
         except RequestQuarantined:
             end = "refused"
         except (EngineDied, EngineDraining) as failure:
@@ -155,7 +160,7 @@ class Clients:
             return
         if adopted is None:
             is_due = trio.current_time() - responses.adopted_at >= KEPT_S - ROUNDING_S
-            if not is_due and history.name not in self.scene.forgotten:
+            if not is_due and history.name not in self.scene.forgotten.names:
                 raise Violation(f"{history.name} is not there any more")
             history.finish("gone")
         elif adopted.generation is None:
@@ -163,6 +168,9 @@ class Clients:
             if sum(at >= history.began_at for at in killed) < REBUILD_DEATHS_MAX:
                 raise Violation(f"{history.name} was given up, and ended no frontend")
             history.finish("lost")
+        elif history.name in self.scene.forgotten.begun and _is_aborted(adopted):
+            adopted.close()
+            history.finish("gone")
         else:
             history.begin_life()
             async with adopted.open() as stream:
@@ -219,24 +227,31 @@ class Clients:
         self.scene.note_tokens(len(output.token_ids))
 
     def _judge_death(self, history: StreamHistory, error: EngineError) -> None:
-        """A stream may end by its engine's death only where, for the whole time that it waits for
-        another, none was there whose tokens it can have; or if it is what ends all of them.
+        """A stream may end by its engine's death, or for want of a first one, only where, for the
+        whole time that it waits for another, none was there whose tokens it can have; or if it is
+        what ends all of them.
         """
         if history.request.fatal_at is not None and not history.request.is_poison:
             return
         name, now = history.request.name, trio.current_time()
         began = now - self.scene.settings.replay.replay_wait_s
         if history.began_at > began + ROUNDING_S:
-            raise Violation(f"{name} did not wait for an engine: {error}")
+            self.scene.fail(f"{name} did not wait for an engine: {error}")
         for process, ready_at in self.scene.ready:
             served_s = min(process.died_at, now) - max(ready_at, began)
             if self._fits(process.rank, history) and served_s > SERVES_WITHIN_S:
-                raise Violation(f"{name} ended, and {process} served {served_s:g} s: {error}")
+                self.scene.fail(f"{name} ended, and {process} served {served_s:g} s: {error}")
 
     def _fits(self, rank: int, history: StreamHistory) -> bool:
         """Whether this engine gives the tokens that have come."""
         family = self.scene.family(rank)
         return all(any(one.family == family for one in left) for left in history.wanted)
+
+
+def _is_aborted(adopted: AdoptedStream) -> bool:
+    """Whether a choice was ended by nobody but the frontend."""
+    ends = [choice.end for choice, _ in adopted.choices()]
+    return any(end is not None and end.finish_reason is FinishReason.ABORT for end in ends)
 
 
 def _home(process: SimProcess, history: StreamHistory) -> HomeParts:

@@ -54,7 +54,7 @@ from ...transports.control.handshake import ChildHandshake, Hello, perform_child
 from ...transports.links.channel import Peer
 from .kernel import Main, SimProcess
 from .network import SimNetwork
-from .responses import SimResponses
+from .responses import Forgotten, SimResponses
 from .stores import WatchedJournal
 from .task_order import PROCESS
 from .worker import SimExecutor
@@ -141,8 +141,7 @@ class Programs:
     on_boot: Callable[[SimProcess], None]
     on_adopted: Callable[[SimProcess, int, list[AdoptedStream]], None]
     on_up: Callable[[SimProcess, int], None]
-    # Names of responses that frontends were asked to forget, and did.
-    forgotten: set[str]
+    forgotten: Forgotten
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
 
@@ -258,7 +257,7 @@ class SimOpener:
         programs.prepare(frontend)
         with open_journal(fds["journal"], me.epoch, programs.limits) as journal:
             frontend.client.journal, frontend.client.is_rebuilding = journal, True
-            responses = SimResponses(process, journal, programs.forgotten)
+            responses = SimResponses(process, me.rank, journal, programs.forgotten)
             assert isinstance(process.parts, FrontendParts)
             process.parts.homes[me.rank] = HomeParts(frontend, responses)
             frontend.client.apply_membership(engines)

@@ -4,6 +4,8 @@ In the place of `api.responses`, over the same journal: it names requests, says 
 ended, and adopts what a life before has left. What no client comes back to ends after a while.
 """
 
+from collections.abc import Container
+
 import attrs
 import trio
 
@@ -20,13 +22,38 @@ ENDED = b"ended"
 
 
 @attrs.define(eq=False)
+class Forgotten:
+    """Names of responses that frontends were asked to forget, over all their lives.
+
+    A process that dies while it forgets one may have stored that or not: the next life shows which.
+    """
+
+    # Those that were: they may never come again.
+    names: set[str] = attrs.field(factory=set, init=False)
+    # {name: its home} of those that may come again, cut short perhaps.
+    begun: dict[str, int] = attrs.field(factory=dict, init=False)
+
+    def end(self, name: str) -> None:
+        """It was stored."""
+        self.begun.pop(name, None)
+        self.names.add(name)
+
+    def handle_adopted(self, home: int, found: Container[str]) -> None:
+        """A life has found these in the journal of this home."""
+        for name, at in list(self.begun.items()):
+            if at == home and name not in found:
+                self.end(name)
+
+
+@attrs.define(eq=False)
 class SimResponses:
-    """Of one life of a frontend."""
+    """Of one home in one life of a frontend."""
 
     process: SimProcess
+    home: int
     journal: Journal
-    # Names of those that it has forgotten, and lives before.
-    forgotten: set[str]
+    # By it, and by lives before.
+    forgotten: Forgotten
     # By name; without those that clients of this life have begun, or have come back to.
     adopted: dict[str, AdoptedStream] = attrs.field(factory=dict, init=False)
     adopted_at: float = attrs.field(factory=trio.current_time, init=False)
@@ -70,13 +97,15 @@ class SimResponses:
 
     def forget(self, name: str) -> None:
         """It is wanted no more."""
+        if self.process.is_alive:
+            self.forgotten.begun[name] = self.home
         stream = self.adopted.pop(name, None)
         if stream is not None:
             stream.forget()
         else:
             self.journal.forget(name)
         if self.process.is_alive:
-            self.forgotten.add(name)
+            self.forgotten.end(name)
 
     async def _expire(self, name: str) -> None:
         with waiting_for("a client to come back"):

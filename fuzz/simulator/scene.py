@@ -29,6 +29,7 @@ from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
 from .plan import RESTARTS_MAX, Event, Fault, Request, Setup
 from .processes import ENGINE, FRONTEND, EngineParts, FrontendParts, Programs
+from .responses import Forgotten
 from .streams import Model, StreamHistory, Violation
 from .worker import SimExecutor
 
@@ -90,8 +91,7 @@ class Scene:
     ambushes: dict[int, Fault] = attrs.field(factory=dict, init=False)
     # Of each home, when processes were killed before they had adopted all of it.
     adopters_killed: dict[int, list[float]] = attrs.field(factory=dict, init=False)
-    # Names of responses that frontends were asked to forget, and did.
-    forgotten: set[str] = attrs.field(factory=set, init=False)
+    forgotten: Forgotten = attrs.field(factory=Forgotten, init=False)
     # {seed of a request: choices that may go on, of lives that died before their client had them}
     unseen: Counter[int] = attrs.field(factory=Counter, init=False)
     # {seed of a request: engines that were killed for it}, and {name: frontends}
@@ -274,11 +274,12 @@ class Scene:
         self.reached["adopted"] += len(streams)
         assert isinstance(process.parts, FrontendParts)
         process.parts.homes[home].client.ledger.check_invariants()
-        if again := sorted(self.forgotten & streams.keys()):
+        self.forgotten.handle_adopted(home, streams)
+        if again := sorted(self.forgotten.names & streams.keys()):
             self.fail(f"{', '.join(again)} was forgotten, and comes again")
         for history in self.histories:
             stream = streams.get(history.name)
-            if history.request.frontend != home or history.name in self.forgotten:
+            if history.request.frontend != home or history.name in self.forgotten.names:
                 continue
             if not history.request.is_resumable and history.end != "finished":
                 generation = None if stream is None else stream.generation

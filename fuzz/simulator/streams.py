@@ -70,8 +70,8 @@ class StreamHistory:
     # Taken so far, of each choice.
     taken: list[list[int]] = attrs.field(init=False)
     ended: list[bool] = attrs.field(init=False)
-    # "finished", "left", "died" with its engine, "refused" as poison, "lost" after two lives that
-    # died of it, "gone" before its client came back.
+    # "finished", "left", "died" with its engine, "unserved" as none came in time, "refused" as
+    # poison, "lost" after two lives that died of it, "gone" before its client came back.
     end: str = attrs.field(default="", init=False)
     # Lives of its frontend in which its client was.
     lives: int = attrs.field(default=0, init=False)
