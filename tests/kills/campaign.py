@@ -43,6 +43,8 @@ LOOK_S = 0.1
 LAST_ANSWERS_S = 400.0
 # Then for what waits for readers that do not come, `--adopted-keep`, and the engines' next reports.
 FREE_S = 100.0
+# Of a traceback.
+LOG_LINES = 60
 SHOWN = ("engine_", "kv_", "num_requests", "request", "outputs_refused")
 # Some end between this look and the kill.
 STREAMS_WANTED = STREAMS_MIN + 1
@@ -132,9 +134,10 @@ async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillR
             await campaign.check_free()
         if not report.broken and options.connections == KEPT:
             report.broken += await campaign.check_prefix(prefixes)
+        lines = served.log().splitlines()
         report.broken += [
-            f"the log has {word!r}: {line[:200]}"
-            for line in served.log().splitlines()
+            "\n".join([f"the log has {word!r}:", *lines[number : number + LOG_LINES]])
+            for number, line in enumerate(lines)
             for word in ("Traceback", "given up")
             if word in line
         ]
