@@ -14,8 +14,11 @@ import trio
 from ...nurseries.tasks.background import waiting_for
 from .connection import HttpConnection
 
-# Clients ignore it.
-COMMENT = b": keep-alive\n\n"
+# Clients ignore it. No empty line follows: OpenAI's client for Python takes that for the end of an
+# event without data, which it fails to parse, once an event had an id.
+COMMENT = b": keep-alive\n"
+# Before the first event: other clients read block by block, and ignore one that begins so.
+FIRST_COMMENT = COMMENT + b"\n"
 
 
 @attrs.define(eq=False)
@@ -51,7 +54,9 @@ class KeepAlive:
         """Write a comment if one is due; a successor goes on as from the event before it."""
         if connection.is_silent:
             connection.is_silent = False
-            await connection.send_events(COMMENT, connection.state.position)
+            position = connection.state.position
+            comment = FIRST_COMMENT if position is None else COMMENT
+            await connection.send_events(comment, position)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `keep-alive`; never returns unless cancelled. It sleeps when idle."""

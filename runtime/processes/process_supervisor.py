@@ -14,7 +14,7 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
+from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck, open_process
 from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
@@ -218,15 +218,16 @@ class ProcessSupervisor:
             self.readiness.handle_starting(name)
             self.owner.handle_gone(rank, cause)
 
-        init = self.owner.handle_starting(rank, epoch)
+        # Before the owner begins anything: from there on what is begun is ended by the child.
+        spawned = await self.spares.take()
+        spec = ProcessSpec(name, self.module, ahead=self.ahead, spawned=spawned, kernel=self.kernel)
+        try:
+            init = self.owner.handle_starting(rank, epoch)
+        except BootRefused:
+            await self._end_unused(spec)
+            raise
         plan = ChildPlan(
-            spec=ProcessSpec(
-                name,
-                self.module,
-                ahead=self.ahead,
-                spawned=await self.spares.take(),
-                kernel=self.kernel,
-            ),
+            spec=spec,
             role=self.role,
             epoch=epoch,
             sends=self.sends,
@@ -248,6 +249,12 @@ class ProcessSupervisor:
             blocked_s=self.blocked_s,
         )
         await self.run_child(plan, init)
+
+    async def _end_unused(self, spec: ProcessSpec) -> None:
+        """A process that was made for what cannot begin."""
+        if spec.spawned is not None:
+            async with open_process(spec, ladder=self.settings.times.ladder):
+                pass
 
 
 def _why_given_up(error: RestartLimitExceeded) -> str:

@@ -151,7 +151,7 @@ async def test_a_stream_goes_on_behind_a_comment(
         ((connection, watched),) = before.keep_alive._streams.items()
         connection.is_silent = True
         watched.wake()
-        await wire.wait(lambda got: b": keep-alive\n\n" in got)
+        await wire.wait(lambda got: b": keep-alive\n" in got)
         async with (
             next_life(lives, wire, scope) as after,
             wire.served_by(after, is_taken_over=True),

@@ -6,16 +6,20 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
+from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.process import LadderTimes
 from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
 from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
+from triolet.runtime.processes.engine_fleet import EngineFleet
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again, see_stopped
@@ -31,6 +35,19 @@ from ..acting import (
 
 NAME = "spare engine 0"
 SERVER = "fork server engine"
+
+
+@attrs.frozen
+class Refuser:
+    """An owner that can begin nothing more, as where no journal can be made."""
+
+    owner: EngineFleet
+
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        raise BootRefused(f"engine {rank}", "there is no room for it")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.owner, name)
 
 
 @attrs.define(eq=False)
@@ -185,6 +202,19 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
         os.kill(bed.engine_pid(), signal.SIGKILL)
         while 0 not in bed.fleet.processes.ready or bed.fleet.processes.ready[0].epoch < 3:
             await look_again()
+
+
+@pytest.mark.slow
+async def test_a_spare_that_was_taken_for_what_cannot_begin_is_ended() -> None:
+    async def let_begin_no_more() -> None:
+        async with open_bed("ready") as bed:
+            await bed.wait_warm()
+            bed.fleet.processes.owner = Refuser(bed.fleet)
+            os.kill(bed.engine_pid(), signal.SIGKILL)
+            await trio.sleep_forever()
+
+    with pytest.raises(NoEngineLeft, match="there is no room for it"):
+        await let_begin_no_more()
 
 
 @pytest.mark.slow
