@@ -41,9 +41,10 @@ from .verbs import ANSWERS, EventBatch
 logger = logging.getLogger(__name__)
 # As for all calls over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
-# How long a caller waits, successors included. A warm spare adopts within a second, a new process
-# within some, more on a busy machine; above that clients ask again themselves.
-ADOPTION_WAIT_S = 10.0
+# How long a caller waits, successors included, as long as for an engine (`--replay-wait`). A warm
+# spare adopts within a second; one with thousands of streams on a busy machine takes three, and may
+# be killed again meanwhile, five times in 10 s (seen). Above that clients ask again themselves.
+ADOPTION_WAIT_S = 30.0
 # The root gathers for two seconds at most; a second more for the way.
 ROOT_CALL_S = 3.0
 # Refusals of the root that another moment, or another pid, may change.
