@@ -60,9 +60,13 @@ class ConnectionBalancer:
             self._frontends[rank].silent = False
 
     def handle_not_taken(self, rank: int) -> None:
-        """The frontend that was chosen last did not take its connection: it is not counted."""
-        self._frontends[rank].passed -= 1
-        self._frontends[rank].silent = True
+        """The frontend that was chosen last did not take its connection: it is not counted.
+
+        Nothing changes if it is gone: it may have been found to hang meanwhile.
+        """
+        if rank in self._frontends:
+            self._frontends[rank].passed -= 1
+            self._frontends[rank].silent = True
 
     def handle_leaving(self, rank: int) -> bool:
         """A frontend is to be restarted and gets nothing new; False if it is gone, or knows."""

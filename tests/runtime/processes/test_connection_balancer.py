@@ -55,6 +55,14 @@ def test_one_that_did_not_take_its_connection_comes_last_until_it_reports() -> N
     assert balancer.choose() == 0
 
 
+def test_one_that_is_gone_by_the_time_that_it_has_not_taken_is_gone() -> None:
+    balancer = make()
+    assert balancer.choose() == 0
+    balancer.handle_gone(0)  # found to hang while the connection was passed to it
+    balancer.handle_not_taken(0)
+    assert [balancer.choose() for _ in range(2)] == [1, 1]
+
+
 def test_a_silent_one_is_better_than_none() -> None:
     balancer = make(1)
     balancer.choose()
