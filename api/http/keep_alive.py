@@ -14,11 +14,11 @@ import trio
 from ...nurseries.tasks.background import waiting_for
 from .connection import HttpConnection
 
-# Clients ignore it. No empty line follows: OpenAI's client for Python takes that for the end of an
-# event without data, which it fails to parse, once an event had an id.
-COMMENT = b": keep-alive\n"
-# Before the first event: other clients read block by block, and ignore one that begins so.
-FIRST_COMMENT = COMMENT + b"\n"
+# Clients ignore it, also those that read block by block.
+COMMENT = b": keep-alive\n\n"
+# Behind an event with an id: OpenAI's client for Python takes the empty line for the end of another
+# event, one without data, which it fails to parse.
+COMMENT_LINE = b": keep-alive\n"
 
 
 @attrs.define(eq=False)
@@ -55,7 +55,7 @@ class KeepAlive:
         if connection.is_silent:
             connection.is_silent = False
             position = connection.state.position
-            comment = FIRST_COMMENT if position is None else COMMENT
+            comment = COMMENT if position is None else COMMENT_LINE
             await connection.send_events(comment, position)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

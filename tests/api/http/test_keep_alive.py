@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 from openai._streaming import ServerSentEvent, SSEDecoder
 
-from triolet.api.http.keep_alive import COMMENT
+from triolet.api.http.keep_alive import COMMENT, COMMENT_LINE
 from triolet.nurseries.tasks.service import open_service
 
 from ..fakes import FakeGenerator, Say, make_application, open_client
@@ -39,10 +39,11 @@ async def test_a_silent_stream_says_something_within_each_period(
     path: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     body = await body_of(path, FakeGenerator(SLOW), 15.0)
-    assert COMMENT == b": keep-alive\n"
-    assert 6 <= body.count(COMMENT) <= 8  # in 100 s and 20 s of silence, and not in 7 s
+    assert COMMENT == b": keep-alive\n\n"
+    assert COMMENT_LINE == b": keep-alive\n"
+    assert 6 <= body.count(COMMENT_LINE) <= 8  # in 100 s and 20 s of silence, and not in 7 s
     plain = await body_of(path, FakeGenerator(SLOW), 0)
-    assert COMMENT not in plain
+    assert COMMENT_LINE not in plain
     found, wanted = map(events_of, (body, plain))
     assert len(found) == len(wanted), "comments stand between whole events"
     assert all(event.data == "[DONE]" or event.json() for event in found)
@@ -58,7 +59,7 @@ async def test_a_stream_with_tokens_has_none(
     path: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     body = await body_of(path, FakeGenerator([Say("a", after_s=7.0)] * 20), 15.0)
-    assert COMMENT not in body
+    assert COMMENT_LINE not in body
 
 
 async def test_a_stream_that_another_frontend_has_says_something(
@@ -75,5 +76,5 @@ async def test_a_stream_that_another_frontend_has_says_something(
             begun = await beside.request("POST", "/v1/responses", body, ONE)
             path = f"/v1/responses/{begun.json['id']}?stream=true"
             answer = await client.request("GET", path, headers=ONE)
-        assert 1000 / 20 <= answer.body.count(COMMENT) <= 1000 / 14
+        assert 1000 / 20 <= answer.body.count(COMMENT_LINE) <= 1000 / 14
         server.nursery.cancel_scope.cancel("the test is over")
