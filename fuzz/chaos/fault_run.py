@@ -243,7 +243,7 @@ class FaultRunner:
 
         body = PROBES[fault.script].body()
         port = port or self.served.port
-        await read_whole(port, body, history, key=self.key, on_event=look, patience=self.patience)
+        await read_whole(port, body, history, on_event=look, patience=self.patience)
         if not moment.is_set():
             task_status.started()
 
@@ -349,7 +349,7 @@ class FaultRunner:
     def begin(self, fault: Fault, *, is_victim: bool = False) -> StreamHistory:
         """The history of a fault's probe; a victim is one that the fault itself will end."""
         name = f"probe of fault {fault.number} ({fault.kind} {fault.place})"
-        history = start_history(name, PROBES[fault.script], fault.transport)
+        history = start_history(name, PROBES[fault.script], fault.transport, key=self.key)
         self.histories.append(history)
         if is_victim:
             self._victims[name] = fault.kind

@@ -145,7 +145,6 @@ async def read_whole(
     body: dict[str, Any],
     history: StreamHistory,
     *,
-    key: str,
     on_event: Callable[[], None] = lambda: None,
     patience: float = 1.0,
 ) -> None:
@@ -156,7 +155,7 @@ async def read_whole(
     with trio.move_on_after(STREAM_DEADLINE_S * patience):
         while history.ending is None:
             try:
-                await _read_on(port, body, history, key=key, on_event=on_event)
+                await _read_on(port, body, history, on_event)
             except Lost as lost:
                 history.lose(str(lost), trio.current_time())
             await trio.sleep(RETURN_S if history.ending is None else 0)
@@ -164,15 +163,10 @@ async def read_whole(
 
 
 async def _read_on(
-    port: int,
-    body: dict[str, Any],
-    history: StreamHistory,
-    *,
-    key: str,
-    on_event: Callable[[], None],
+    port: int, body: dict[str, Any], history: StreamHistory, on_event: Callable[[], None]
 ) -> None:
     """By one connection. Raises `Lost`."""
-    async with open_events(history.transport, port, key=key) as connection:
+    async with open_events(history.transport, port, key=history.key) as connection:
         if history.response_id:
             history.come_back(trio.current_time())
             await connection.resume(history.response_id, history.last_number)
@@ -194,7 +188,7 @@ async def run_script(
     """One stream, from its request to its end, by a client that comes back."""
     history = start_history(name, script, transport, key=key)
     history.comes_back = True
-    await read_whole(port, script.body(), history, key=key, patience=patience)
+    await read_whole(port, script.body(), history, patience=patience)
     return history
 
 

@@ -249,7 +249,7 @@ class Clients:
 
 
 def _is_aborted(adopted: AdoptedStream) -> bool:
-    """Whether a choice was ended by nobody but the frontend."""
+    """Whether a choice was ended by the frontend alone."""
     ends = [choice.end for choice, _ in adopted.choices()]
     return any(end is not None and end.finish_reason is FinishReason.ABORT for end in ends)
 

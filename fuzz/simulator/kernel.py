@@ -18,7 +18,7 @@ from random import Random
 import attrs
 import trio
 
-from ...nurseries.processes.child import EXIT_FAILED
+from ...nurseries.processes.boot import EXIT_FAILED
 from ...nurseries.processes.hang_watch import ProcessLook, ProcessState
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.processes.last_words import LastWords, write_last_words

@@ -19,8 +19,7 @@ import trio
 from ..tasks.background import start_background_task, waiting_for
 from ..tasks.service import single_error, single_errors_unwrapped
 from ..tasks.task_tree import ProcessTree, render_tree, task_tree
-from .boot import EXIT_FAILED as EXIT_FAILED
-from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
+from .boot import EXIT_FAILED, EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
 from .death_watch import PARENT_GONE, monitor_parent
 from .fork_server import serve_forks
 from .heap import settle_modules

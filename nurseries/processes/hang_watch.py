@@ -18,7 +18,7 @@ Place 0 is the process, the others its children, by rank. A child owes the step 
 shows. It has max(500 ms, 5 × predicted); `patience_s` where nothing is predicted, as of the first
 steps, which load and measure. The process itself computes nothing: its loop has 500 ms for a pass.
 Where a pass may compute for as long as it likes, only sleep within one is counted, against a longer
-deadline, `blocked_s`: a lock that nobody releases, as that of a thread that found no memory to
+deadline, `blocked_s`: a lock that is never released, as that of a thread that found no memory to
 begin with (`threading.Thread.start` waits for it for ever).
 """
 
@@ -179,9 +179,12 @@ class HangWatch:
         if owes:
             idle_s = self._wall_s if before.state is look.state else 0.0
             is_run = has_run or look.state is ProcessState.RUNNABLE
-            may_compute = place == 0 and self.blocked_s is not None
-            used_s = 0.0 if may_compute else _cpu_used(before, look)
+            used_s = 0.0 if self._blocked_s(place) else _cpu_used(before, look)
             account.owed_s += used_s if is_run else idle_s
+
+    def _blocked_s(self, place: int) -> float | None:
+        """How long it may be asleep in a pass, if what it computes in one is not counted."""
+        return None if place else self.blocked_s
 
     def _owes(self, place: int, slot: SlotState) -> bool:
         """Whether it has something to do, and waits for no other process that has to do first."""
@@ -195,8 +198,8 @@ class HangWatch:
         """What was counted of it, and the deadline of that."""
         predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
         deadline_s = max(DEADLINE_MIN_S, predicted_s)
-        if place == 0 and self.blocked_s is not None and not account.stopped_s:
-            return account.owed_s, self.blocked_s
+        if (blocked_s := self._blocked_s(place)) and not account.stopped_s:
+            return account.owed_s, blocked_s
         if account.stopped_s or not place or account.is_reported:
             return max(account.stopped_s, account.owed_s), deadline_s
         return account.owed_s, deadline_s if predicted_s else self.patience_s

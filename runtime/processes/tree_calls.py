@@ -17,10 +17,6 @@ class _Question:
     over: trio.Event = attrs.field(factory=trio.Event, init=False)
     tree: str | None = attrs.field(default=None, init=False)
 
-    def end(self, tree: str | None) -> None:
-        self.tree = tree
-        self.over.set()
-
 
 @attrs.define(eq=False)
 class TreeCalls:
@@ -50,10 +46,11 @@ class TreeCalls:
 
     def handle_reply(self, reply: TreeReply) -> None:
         """The answer to a question; one that comes late is of no use."""
-        if reply.call_id in self._questions:
-            self._questions[reply.call_id].end(reply.tree)
+        if (question := self._questions.get(reply.call_id)) is not None:
+            question.tree = reply.tree
+            question.over.set()
 
     def handle_ended(self) -> None:
         """The child says no more."""
         for question in self._questions.values():
-            question.end(question.tree)
+            question.over.set()

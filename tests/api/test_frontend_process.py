@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Sized
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from triolet.api.serving.server import open_queue_source
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
-from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.counter_page import open_counter_memory, open_counter_page
 from triolet.nurseries.processes.process import ProcessSpec, open_process
@@ -361,6 +361,33 @@ async def run_process(
     await process.run(handshake, FrontendReady(input_endpoint="", output_endpoint=""))
 
 
+@asynccontextmanager
+async def open_made(
+    folder: pathlib.Path, application_of: type[Application] = Application
+) -> AsyncIterator[tuple[Bed, FakeRoot, FrontendHome, Callable[..., Awaitable[None]]]]:
+    """A runtime, a root, a home on them, and what brings up a frontend process with that home."""
+    async with (
+        open_bed(folder) as bed,
+        open_pair() as (root, fds),
+        open_queue_source() as source,
+        trio.open_nursery() as nursery,
+    ):
+        control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+        foreign = ForeignResponses(0, 1, 1, control.send)
+        calls = RootCalls(control.send)
+        application = application_of(bed.frontend, ServeSettings(), foreign, calls)
+        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
+
+        async def bring_up(opener: HomeOpener | None = None) -> None:
+            nursery.start_soon(run_process, control, home, opener)
+            await root.bring_up("", pid=os.getpid())
+            nursery.start_soon(root.run)
+
+        with trio.fail_after(DEADLINE_S):
+            yield bed, root, home, bring_up
+            nursery.cancel_scope.cancel("the test is over")
+
+
 @attrs.define(eq=False)
 class SlowApplication(Application):
     """Rebuilding its responses takes as long as the test wants."""
@@ -378,38 +405,28 @@ async def test_it_is_ready_before_its_responses_are_rebuilt_and_clients_wait(
     folder: pathlib.Path,
 ) -> None:
     """Engines must not wait for that: their RESYNCs come with the link, which READY begins."""
+    answers: list[int] = []
+    answered = trio.Event()
+
+    async def ask(root: FakeRoot) -> None:
+        answers.append((await root.get("/live"))[0])
+        answered.set()
+
     async with (
-        open_bed(folder) as bed,
-        open_pair() as (root, fds),
-        open_queue_source() as source,
         trio.open_nursery() as nursery,
+        open_made(folder, SlowApplication) as (_, root, home, bring_up),
     ):
-        control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
-        foreign = ForeignResponses(0, 1, 1, control.send)
-        application = SlowApplication(
-            bed.frontend, ServeSettings(), foreign, RootCalls(control.send)
-        )
-        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
-        with trio.fail_after(DEADLINE_S):
-            nursery.start_soon(run_process, control, home)
-            await root.bring_up("", pid=os.getpid())
-            nursery.start_soon(root.run)
-            await application.begun.wait()
-            answers: list[int] = []
-            answered = trio.Event()
-
-            async def ask() -> None:
-                answers.append((await root.get("/live"))[0])
-                answered.set()
-
-            nursery.start_soon(ask)
-            await root.tree()
-            await trio.testing.wait_all_tasks_blocked()
-            assert answers == []
-            application.go_on.set()
-            await answered.wait()
-            assert answers == [200]
-            nursery.cancel_scope.cancel("the test is over")
+        application = home.application
+        assert isinstance(application, SlowApplication)
+        await bring_up()
+        await application.begun.wait()
+        nursery.start_soon(ask, root)
+        await root.tree()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        application.go_on.set()
+        await answered.wait()
+        assert answers == [200]
 
 
 @attrs.frozen(kw_only=True)
@@ -433,32 +450,19 @@ async def test_a_home_of_another_knows_of_engines_that_came_while_it_was_opened(
     folder: pathlib.Path,
 ) -> None:
     """Else it asks nothing of them until another one comes or goes, which may be never."""
-    async with (
-        open_bed(folder) as bed,
-        open_pair() as (root, fds),
-        open_queue_source() as source,
-        trio.open_nursery() as nursery,
-    ):
-        control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
-        foreign = ForeignResponses(0, 1, 1, control.send)
-        application = Application(bed.frontend, ServeSettings(), foreign, RootCalls(control.send))
-        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
+    async with open_made(folder) as (bed, root, home, bring_up):
         run_id, inputs = f"test-{os.urandom(4).hex()}", bed.frontend.inputs
         opener = SlowOpener(run_id=run_id, rank=0, settings=settings_for(folder), inputs=inputs)
-        with trio.fail_after(DEADLINE_S):
-            nursery.start_soon(run_process, control, home, opener)
-            await root.bring_up("", pid=os.getpid())
-            nursery.start_soon(root.run)
-            await root.host_home(4, 9)
-            await opener.begun.wait()
-            await root.control.send(came := bed.directory.handle_starting(1, 9))
-            await root.tree()  # orders are heard one after the other
-            opener.go_on.set()
-            await root.wait_one(root.hosted)
-            (guest,) = opener.opened
-            for each in (home, guest):
-                assert each.frontend.client.engines.membership == came
-            nursery.cancel_scope.cancel("the test is over")
+        await bring_up(opener)
+        await root.host_home(4, 9)
+        await opener.begun.wait()
+        await root.control.send(came := bed.directory.handle_starting(1, 9))
+        await root.tree()  # orders are heard one after the other
+        opener.go_on.set()
+        await root.wait_one(root.hosted)
+        (guest,) = opener.opened
+        for each in (home, guest):
+            assert each.frontend.client.engines.membership == came
 
 
 @pytest.mark.parametrize("name", ["control", "load-reports", "engines-changed"])

@@ -12,7 +12,8 @@ from functools import partial
 import attrs
 import trio
 
-from triolet.nurseries.processes.child import DEATH_MONITOR, EXIT_FAILED
+from triolet.nurseries.processes.boot import EXIT_FAILED
+from triolet.nurseries.processes.child import DEATH_MONITOR
 from triolet.nurseries.tasks.background import CancelledBeforeStart
 from triolet.tests.cancellation import requests
 from triolet.tests.cancellation.named_steps import (

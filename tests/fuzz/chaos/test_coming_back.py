@@ -30,7 +30,7 @@ async def test_a_stream_that_was_cut_is_read_on(transport: Transport, cut_after:
 
     with trio.fail_after(DEADLINE_S):
         async with open_small_server(FakeGenerator(SCRIPT)) as port:
-            await read_whole(port, BODY, history, key="", on_event=cut)
+            await read_whole(port, BODY, history, on_event=cut)
     assert (history.ending, history.returns) == (Ending.FINISHED, 1)
     assert history.text == "Once upon a time"
     assert history.violations == []

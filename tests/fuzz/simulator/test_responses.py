@@ -1,4 +1,4 @@
-"""What simulated frontends forget: ends that clients were told, and deaths in the midst of it."""
+"""What simulated frontends forget: ends that clients have seen, and deaths in the midst of it."""
 
 import pytest
 

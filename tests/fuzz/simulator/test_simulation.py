@@ -26,7 +26,7 @@ from triolet.fuzz.simulator.plan import CRASHES, Fault, FaultKind, Request, Setu
 from triolet.fuzz.simulator.simulation import simulate
 from triolet.fuzz.simulator.streams import Model, Piece, StreamHistory, Violation, want
 from triolet.fuzz.simulator.task_order import seeded_tasks
-from triolet.nurseries.processes.child import EXIT_FAILED
+from triolet.nurseries.processes.boot import EXIT_FAILED
 from triolet.nurseries.processes.process import (
     EXIT_CHILD_KILLED,
     ProcessDied,

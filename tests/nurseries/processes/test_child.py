@@ -9,10 +9,9 @@ import attrs
 import pytest
 import trio
 
-from triolet.nurseries.processes.boot import EXIT_ORPHANED, EXIT_STOPPED
+from triolet.nurseries.processes.boot import EXIT_FAILED, EXIT_ORPHANED, EXIT_STOPPED
 from triolet.nurseries.processes.child import (
     DEATH_MONITOR,
-    EXIT_FAILED,
     EXIT_STOP_OVERDUE,
     ChildFds,
     StopOrder,
