@@ -192,7 +192,7 @@ class Application:
         self.store.adopted_keep_s = keep_s
         of_completions, others = list[AdoptedStream](), list[AdoptedStream]()
         for stream in streams:
-            is_one = stream.admission.surface == COMPLETIONS
+            is_one = stream.surface == COMPLETIONS
             (of_completions if is_one else others).append(stream)
         await self.responses.adopt(others)
         await self.completions.adopt(of_completions)

@@ -17,6 +17,7 @@ import trio
 
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
+from ...runtime.journal.records import JournalUnreadable
 from ...runtime.messages import ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, frontends_died
@@ -298,14 +299,14 @@ class CompletionService:
         """
         parts: dict[str, list[AdoptedStream]] = {}
         for adopted in streams:
-            parts.setdefault(adopted.admission.name.partition("-")[0], []).append(adopted)
+            parts.setdefault(adopted.name.partition("-")[0], []).append(adopted)
         for completion_id, found in parts.items():
             found[0].note_rebuilding()
             try:
                 completion = self._rebuild(completion_id, found)
                 completion.await_readers()
                 await self._start(completion)
-            except (ApiError, msgspec.MsgspecError) as failure:
+            except (ApiError, JournalUnreadable, msgspec.MsgspecError) as failure:
                 logger.error("completion %s cannot be read again: %s", completion_id, failure)
                 self.store.bury(completion_id, Standing.LOST, UNREADABLE)
                 for adopted in found:
@@ -314,9 +315,12 @@ class CompletionService:
                 found[0].note_rebuilt()
 
     def _rebuild(self, completion_id: str, parts: list[AdoptedStream]) -> ServedCompletion:
-        """Raises what reading its request does, as `ApiError` or `msgspec.DecodeError`."""
-        parts.sort(key=lambda part: int(part.admission.name.partition("-")[2] or 0))
-        admission, model = parts[0].admission, self.generator.model_name
+        """Raises `JournalUnreadable`, and what reading its request does, as `ApiError` or
+        `msgspec.DecodeError`.
+        """
+        parts.sort(key=lambda part: int(part.name.partition("-")[2] or 0))
+        admission, *_ = [part.admission for part in parts]
+        model = self.generator.model_name
         kept = kept_request(admission)
         asked = (completion_id, kept.values)
         request = request_again(*asked, model=model, answer_format=self.answer_format)
@@ -330,7 +334,7 @@ class CompletionService:
             is_keyed=kept.is_keyed,
             is_noted=True,
         )
-        if [part.admission.name for part in parts] != order.names:
+        if [part.name for part in parts] != order.names:
             # It was cut within its admission, of which its client does not know.
             raise frontends_died("completion", "completion_lost")
         deadline = parts[0].admitted_at + request.options.runtime.deadline_s

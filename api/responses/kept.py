@@ -35,26 +35,15 @@ class KeptRequest:
 
 
 @attrs.frozen(kw_only=True)
-class _StoreValue:
-    store: bool | None = None
-
-
-@attrs.frozen(kw_only=True)
-class _KeptForWhom:
-    """Of a `KeptRequest` only that."""
-
-    values: _StoreValue
-    session: str = ""
-    is_keyed: bool = False
-
-
-@attrs.frozen(kw_only=True)
 class KeptEnding:
-    """The end, behind so many output tokens, by CLOCK_MONOTONIC."""
+    """The end, behind so many output tokens, by CLOCK_MONOTONIC; and for whom it is kept."""
 
     ending: Ending
     token_count: int
     ended_ns: int
+    is_stored: bool
+    session: str = ""
+    is_keyed: bool = False
 
 
 def is_long(sampling: SamplingParams, choices: int = 1) -> bool:
@@ -86,20 +75,18 @@ def kept_request(admission: AdmissionRecord) -> KeptRequest:
     return msgspec.json.decode(admission.body, type=KeptRequest)
 
 
-def is_only_stored(admission: AdmissionRecord) -> bool:
-    """Whether it is kept for those who name it by its id, and in no other way.
-
-    Raises `msgspec.DecodeError`.
-    """
-    kept = msgspec.json.decode(admission.body, type=_KeptForWhom)
-    return kept.values.store is not False and not (kept.session or kept.is_keyed)
-
-
 def said_of(response: Response, ended_ns: int) -> bytes:
     """Of a response that has ended."""
     record = response.record
     assert record.ending is not None
-    kept = KeptEnding(ending=record.ending, token_count=record.token_count, ended_ns=ended_ns)
+    kept = KeptEnding(
+        ending=record.ending,
+        token_count=record.token_count,
+        ended_ns=ended_ns,
+        is_stored=response.request.store,
+        session=response.session,
+        is_keyed=response.is_keyed,
+    )
     return msgspec.json.encode(kept)
 
 

@@ -20,6 +20,7 @@ from ...engine.errors import EngineError
 from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
+from ...runtime.journal.records import JournalUnreadable
 from ...runtime.messages import ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
@@ -37,7 +38,7 @@ from .foreign import ForeignReader, ForeignResponses
 from .history import Conversation, continued, prompt_of
 from .ignored_tools import IgnoredTools
 from .inputs import fitting, with_items
-from .kept import is_only_stored, kept_ending
+from .kept import kept_ending
 from .recomputed import catch_up
 from .record import ResponseRecord
 from .response import Response
@@ -143,12 +144,11 @@ class ResponseService:
         meanwhile: all are aborted.
         """
         for adopted in streams:
-            if self._keep_unread(adopted):
+            if adopted.said is not None:
+                self._keep_unread(adopted, adopted.said)
+            elif (response := self._read_again(adopted)) is None:
                 continue
-            response = self._read_again(adopted)
-            if response is None:
-                continue
-            if response.has_ended:
+            elif response.has_ended:  # two lives have died of it
                 self.store.add(response)
                 self.store.end(response)
             else:
@@ -158,19 +158,15 @@ class ResponseService:
                     response.await_readers()
                 await self._start(response)
 
-    def _keep_unread(self, adopted: AdoptedStream) -> bool:
-        """Whether it has ended, and is found when it is asked for: there may be thousands."""
-        if adopted.said is None:
-            return False
-        name, read = adopted.admission.name, partial(self._read_again, adopted)
+    def _keep_unread(self, adopted: AdoptedStream, said: bytes) -> None:
+        """It is read again when it is asked for: there may be thousands."""
         try:
-            if not is_only_stored(adopted.admission):
-                return False
-            ended_ns = kept_ending(adopted.said).ended_ns
-            self.store.keep_unread(name, read, adopted.size_bytes, ended_ns)
-        except msgspec.MsgspecError:
-            return False  # as its reading will say
-        return True
+            kept = kept_ending(said)
+        except msgspec.MsgspecError as failure:
+            self._give_up(adopted, failure)
+            return
+        read = partial(self._read_again, adopted)
+        self.store.keep_unread(adopted.name, kept, adopted.size_bytes, read)
 
     def _read_again(self, adopted: AdoptedStream) -> Response | None:
         """The response, with its output if it has ended; None if it cannot be read again."""
@@ -178,14 +174,16 @@ class ResponseService:
         try:
             response = rebuild(adopted, self.generator, answer_format=self.answer_format)
             rebuild_end(response)
-        except (ApiError, msgspec.MsgspecError) as failure:
-            name = adopted.admission.name
-            logger.error("response %s cannot be read again: %s", name, failure)
-            self.store.bury(name, Standing.LOST, UNREADABLE)
-            adopted.forget()
+        except (ApiError, JournalUnreadable, msgspec.MsgspecError) as failure:
+            self._give_up(adopted, failure)
             return None
         adopted.note_rebuilt()
         return response
+
+    def _give_up(self, adopted: AdoptedStream, failure: Exception) -> None:
+        logger.error("response %s cannot be read again: %s", adopted.name, failure)
+        self.store.bury(adopted.name, Standing.LOST, UNREADABLE)
+        adopted.forget()
 
     def _keep_s(self, request: ResponseRequest, *, is_keyed: bool) -> float:
         """How long it goes on without readers.

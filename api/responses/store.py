@@ -21,7 +21,7 @@ from ..settings import ServerLimits
 from .claims import Claims, Standing
 from .executions import DELETED, FORGOTTEN, Executions
 from .history import Conversation, with_output
-from .kept import note_of, said_of
+from .kept import KeptEnding, note_of, said_of
 from .response import Response
 from .retention import Retention
 
@@ -43,12 +43,22 @@ class _Ended:
     def of(cls, response: Response) -> Self:
         return cls(response, with_output(response.conversation, response.record))
 
+    @property
+    def session(self) -> str:
+        return self.response.session
+
+    @property
+    def is_keyed(self) -> bool:
+        return self.response.is_keyed
+
 
 @attrs.frozen
 class _Unread:
     """Ended in a life of this frontend before. `read` gives the response, if it can be read."""
 
     read: Callable[[], Response | None]
+    session: str
+    is_keyed: bool
 
 
 @attrs.define(eq=False)
@@ -118,7 +128,12 @@ class ResponseStore:
         response_id = response.response_id
         ended_ns = time.monotonic_ns() if response.ended_ns is None else response.ended_ns
         del self._running[response_id]
-        keep_s = self._keep_s(response)
+        keep_s = self._keep_s(
+            response.request.store,
+            response.session,
+            is_keyed=response.is_keyed,
+            is_adopted=response.adopted is not None,
+        )
         if keep_s and response_id not in self._deleted:
             self._keep(response, _end_of(keep_s, ended_ns))
             if self.journal is not None:
@@ -130,19 +145,25 @@ class ResponseStore:
         self.on_ended()
 
     def keep_unread(
-        self, response_id: str, read: Callable[[], Response | None], size_bytes: int, ended_ns: int
+        self,
+        response_id: str,
+        kept: KeptEnding,
+        size_bytes: int,
+        read: Callable[[], Response | None],
     ) -> None:
-        """A response of everyone's ended then, before this life; `read` it when it is asked for."""
-        until_s = _end_of(self.limits.ended_s, ended_ns)
-        self.ended.keep(response_id, _Unread(read), RESPONSE_BYTES + size_bytes, until_s)
+        """A response ended so, before this life; `read` it when it is asked for."""
+        keep_s = self._keep_s(kept.is_stored, kept.session, is_keyed=kept.is_keyed, is_adopted=True)
+        unread = _Unread(read, kept.session, kept.is_keyed)
+        until_s = _end_of(keep_s, kept.ended_ns)
+        self.ended.keep(response_id, unread, RESPONSE_BYTES + size_bytes, until_s)
         self.ended.forget_old(trio.current_time())
 
-    def _keep_s(self, response: Response) -> float:
-        """How long it is kept after its end."""
-        if response.request.store or response.session or response.is_keyed:
+    def _keep_s(self, is_stored: bool, session: str, *, is_keyed: bool, is_adopted: bool) -> float:
+        """How long one that is kept so is kept after its end."""
+        if is_stored or session or is_keyed:
             return self.limits.ended_s
-        # Its reader was cut off, and is to find its end.
-        return 0.0 if response.adopted is None else self.adopted_keep_s
+        # The reader of an adopted one was cut off, and is to find its end.
+        return self.adopted_keep_s if is_adopted else 0.0
 
     def _keep(self, response: Response, until_s: float) -> None:
         kept = _Ended.of(response)
@@ -151,12 +172,11 @@ class ResponseStore:
         self.ended.keep(response.response_id, kept, RESPONSE_BYTES + size_bytes, until_s)
 
     def _handle_forgotten(self, response_id: str, ended: _Ended | _Unread, is_over: bool) -> None:
-        is_keyed = isinstance(ended, _Ended) and ended.response.is_keyed
-        if is_keyed and not is_over:
+        if ended.is_keyed and not is_over:
             self.bury(response_id, Standing.GONE, FORGOTTEN)
         if self.journal is not None:
             # With a key it must not be found again beside what says that it is gone.
-            forget = self.journal.forget if is_keyed else self.journal.forget_soon
+            forget = self.journal.forget if ended.is_keyed else self.journal.forget_soon
             forget(response_id)
 
     def _forget(self, *ids: str) -> None:
@@ -167,13 +187,7 @@ class ResponseStore:
 
     def forget_session(self, session: str) -> None:
         """The socket is gone: what only it could continue is forgotten."""
-        self._forget(
-            *(
-                name
-                for name, ended in self.ended.items()
-                if isinstance(ended, _Ended) and ended.response.session == session
-            )
-        )
+        self._forget(*(name for name, ended in self.ended.items() if ended.session == session))
         self._deleted.update(i for i, r in self._running.items() if r.session == session)
 
     def begun(self, response_id: str) -> Response | None:

@@ -14,6 +14,7 @@ from ...engine.messages import AddRequest, FinishReason, StepOutputs
 from ...engine.sampling_params import SamplingParams
 from ...runtime.errors import Overloaded
 from ...runtime.journal.disk import DISK_HEADER_BYTES, Checkpoint, DiskJournal, fresh_disk_journal
+from ...runtime.journal.envelope import RecordKind, seal
 from ...runtime.journal.records import (
     FILL_AT,
     HEADER_BYTES,
@@ -26,9 +27,7 @@ from ...runtime.journal.records import (
     JournalUnreadable,
     NamedValue,
     Placement,
-    RecordKind,
     encode_own,
-    seal,
 )
 from ...runtime.journal.writer import JournalWriter
 from ...transports.links.channel import Peer

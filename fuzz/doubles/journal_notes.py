@@ -12,6 +12,7 @@ from ...engine.messages import (
     RequestOutput,
     TokenLogprobs,
 )
+from ...runtime.journal.envelope import RecordKind
 from ...runtime.journal.records import (
     AdmissionRecord,
     ChoiceEnd,
@@ -23,11 +24,11 @@ from ...runtime.journal.records import (
     NamedValue,
     Placement,
     RebuildDeath,
-    RecordKind,
     Snapshot,
     encode_own,
 )
-from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
+from ...runtime.journal.stream import JournalChoice, JournalStream
+from ...runtime.journal.streams import JournalStreams
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ..drawing import draw_message

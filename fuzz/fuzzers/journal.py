@@ -5,22 +5,24 @@ record where they are spoiled; it never raises anything but that this is no jour
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import attrs
 
 from ...engine.messages import StepOutputs
+from ...runtime.journal.envelope import RecordHead
 from ...runtime.journal.reader import JournalContents, Record, RecordWalk
 from ...runtime.journal.records import (
     BEGIN_AT,
     FILL_AT,
     AdmissionRecord,
     Placement,
-    RecordHead,
     Snapshot,
+    SnapshotHead,
 )
-from ...runtime.journal.streams import JournalChoice, JournalStream, JournalStreams
+from ...runtime.journal.stream import JournalChoice
+from ...runtime.journal.streams import JournalStreams
 from ...runtime.journal.writer import JournalLimits, JournalMemory, JournalWriter
 from ...transports.links.channel import Peer
 from ..doubles.journal_acts import Act, apply
@@ -135,10 +137,12 @@ class _Restless(JournalStreams):
 class _Outliving(JournalStreams):
     """Planted: a stream's end ends none of its choices."""
 
-    def _keep(self, stream: JournalStream) -> None:
-        super()._keep(stream)
-        for choice in stream.choices:
-            choice.stream_ended = False
+    def handle_ended(
+        self, head: SnapshotHead, base: int, base_bytes: int, load: Callable[[int, int], Snapshot]
+    ) -> None:
+        """As if its name were new."""
+        self.streams.pop(head.admission.name, None)
+        super().handle_ended(head, base, base_bytes, load)
 
 
 class _Hesitant(JournalStreams):

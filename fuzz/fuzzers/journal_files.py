@@ -24,6 +24,7 @@ from ...runtime.journal.disk import (
     fresh_disk_journal,
     read_disk_header,
 )
+from ...runtime.journal.envelope import RecordHead, RecordKind, seal
 from ...runtime.journal.journal import LACKING, Journal
 from ...runtime.journal.reader import JournalContents, RecordWalk, read_into
 from ...runtime.journal.records import (
@@ -31,10 +32,7 @@ from ...runtime.journal.records import (
     JournalHeader,
     JournalUnreadable,
     NamedValue,
-    RecordHead,
-    RecordKind,
     encode_own,
-    seal,
 )
 from ...runtime.journal.streams import JournalStreams
 from ...runtime.journal.writer import JournalMemory, JournalWriter

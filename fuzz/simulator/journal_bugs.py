@@ -21,7 +21,7 @@ from ...runtime.frontend.engine_view import EngineView
 from ...runtime.frontend.ledger import Ledger
 from ...runtime.journal.journal import Journal
 from ...runtime.journal.records import BEGIN_AT, Snapshot
-from ...runtime.journal.streams import JournalChoice, JournalStream
+from ...runtime.journal.stream import JournalChoice, JournalStream
 from ...runtime.journal.writer import JournalWriter
 from ...runtime.processes import frontend_homes
 from ...runtime.processes.frontend_fleet import FrontendFleet

@@ -75,7 +75,7 @@ class SimResponses:
         for stream in streams:
             if stream.generation is not None:
                 stream.note_rebuilding()
-            self.adopted[stream.admission.name] = stream
+            self.adopted[stream.name] = stream
             stream.note_rebuilt()
 
     def start(self) -> None:

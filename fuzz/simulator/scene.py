@@ -269,7 +269,7 @@ class Scene:
 
     def _judge_adopted(self, process: SimProcess, home: int, adopted: list[AdoptedStream]) -> None:
         """All that clients have seen of what they may come back to must be there again."""
-        streams = {stream.admission.name: stream for stream in adopted}
+        streams = {stream.name: stream for stream in adopted}
         self.trace.note(f"{process} adopts {', '.join(streams)}")
         self.reached["adopted"] += len(streams)
         assert isinstance(process.parts, FrontendParts)

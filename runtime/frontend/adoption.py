@@ -2,8 +2,8 @@
 
 In this order, before its links begin: all requests into the ledger, as they were sent last, so that
 the RESYNCs name them; then their tokens into their flows, where they become text when they are read
-(those with stop strings or logprobs at once). What had ended costs nothing until it is read again:
-there may be thousands. Readers see one stream: the same tokens, in the same pieces of text.
+(those with stop strings or logprobs at once). What had ended is not even loaded until it is read
+again: there may be thousands. Readers see one stream: the same tokens, in the same pieces of text.
 
 A stream during whose adoption two lives have died is left alone: it would end every one. Only its
 API hears of it still, to say so; if that ends two more, it is forgotten.
@@ -25,7 +25,7 @@ from ...engine.messages import (
 )
 from ..journal.journal import Journal
 from ..journal.records import AdmissionRecord
-from ..journal.streams import JournalChoice, JournalStream
+from ..journal.stream import JournalChoice, JournalStream
 from ..text.outputs import Logprobs
 from .admission import Ticket
 from .frontend import Frontend, states_of
@@ -54,7 +54,10 @@ class AdoptedStream:
 
     @property
     def generation(self) -> GenerationStream | None:
-        """Its output, made when it is first asked for; None if two lives have died of it."""
+        """Its output, made when it is first asked for; None if two lives have died of it.
+
+        Raises `JournalUnreadable`.
+        """
         if self._generation is None and self.begin():
             self.fill()
         return self._generation
@@ -84,8 +87,18 @@ class AdoptedStream:
             _fill(choice, flow)
 
     @property
+    def name(self) -> str:
+        """As its API has named it."""
+        return self._stream.name
+
+    @property
+    def surface(self) -> str:
+        """Of its API."""
+        return self._stream.surface
+
+    @property
     def admission(self) -> AdmissionRecord:
-        """What its API has noted of it, and its requests."""
+        """What its API has noted of it, and its requests. Raises `JournalUnreadable`."""
         return self._stream.admission
 
     @property
@@ -123,12 +136,12 @@ class AdoptedStream:
     def forget(self) -> None:
         """It cannot go on, and nothing is to be known of it."""
         self.close()
-        self._journal.forget(self.admission.name)
+        self._journal.forget(self.name)
         self.note_rebuilt()
 
     def note_rebuilding(self) -> None:
         """From now on a death of this process counts as one of this stream's."""
-        self._journal.note_rebuilding(self.admission.name)
+        self._journal.note_rebuilding(self.name)
 
     def note_rebuilt(self) -> None:
         """It did not end this process."""
@@ -144,7 +157,7 @@ def adopt_streams(frontend: Frontend, journal: Journal, died_ns: int = 0) -> lis
     adopted: list[AdoptedStream] = []
     for stream in journal.streams():
         if stream.rebuild_deaths >= 2 * REBUILD_DEATHS_MAX:
-            journal.forget(stream.admission.name)
+            journal.forget(stream.name)
         else:
             adopted.append(AdoptedStream(stream, frontend, journal))
     live = [each for each in adopted if each.said is None and each.begin()]

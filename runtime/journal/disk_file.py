@@ -129,6 +129,10 @@ class JournalSync:
         """
         self._unsynced = trio.Event()
         order = self.disk.begin_sync()
+        if (
+            self.journal.failure
+        ):  # given up: what has ended is loaded from it for as long as we live
+            order = attrs.evolve(order, free_end=order.free_begin)
         try:
             await trio.to_thread.run_sync(order.carry_out, self.disk.file)
             self.disk.end_sync(order)

@@ -16,6 +16,7 @@ Sans-IO but for `open_journal`: what to store goes to a `JournalMemory`.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -30,11 +31,12 @@ from .records import (
     ChoiceEnd,
     ClientCredit,
     Deletion,
+    JournalUnreadable,
     NamedValue,
     OwnRecord,
     Placement,
 )
-from .streams import JournalChoice, JournalStream
+from .stream import JournalChoice, JournalStream
 from .writer import JournalLimits, JournalStatistics, JournalWriter
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,9 @@ class Journal:
     def resume(cls, writer: JournalWriter, contents: JournalContents) -> "Journal":
         """With the streams that a life before has left."""
         journal = cls(writer, not contents.fault)
-        for stream in contents.streams.streams.values():
+        for name, stream in contents.streams.streams.items():
+            if stream.load is not None:  # by then it may lie elsewhere
+                stream.load = partial(writer.load_snapshot, name)
             journal._keep(stream)
             journal._open.update(_open_in(stream))
         journal._values = {name: each.record for name, each in contents.streams.values.items()}
@@ -172,8 +176,8 @@ class Journal:
         stream = self._streams.get(name)
         if stream is None or stream.said is not None:
             return
-        stream.handle_end(said)
         self._drop(stream)
+        stream.handle_end(said)
         self._append(stream.snapshot())
 
     def forget(self, *names: str) -> None:
@@ -272,7 +276,8 @@ class Journal:
 
     def statistics(self) -> JournalStatistics:
         """Counts of this moment."""
-        return self.writer.statistics()
+        found = self.writer.statistics()
+        return attrs.evolve(found, used_bytes=0, streams=0) if self._is_given_up else found
 
     def note_rebuilding(self, name: str | None) -> None:
         """This stream is being built again; None: no more is."""
@@ -289,12 +294,13 @@ class Journal:
     # ---- writing
 
     def _keep(self, stream: JournalStream) -> None:
-        self._streams[stream.admission.name] = stream
-        self._choices.update((each.request.request_id, each) for each in stream.choices)
+        self._streams[stream.name] = stream
+        if stream.said is None:
+            self._choices.update((each.request.request_id, each) for each in stream.choices)
 
     def _drop(self, stream: JournalStream) -> None:
-        del self._streams[stream.admission.name]
-        for choice in stream.choices:
+        del self._streams[stream.name]
+        for choice in stream.choices if stream.said is None else ():
             del self._choices[choice.request.request_id]
             self._open.discard(choice.request.request_id)
 
@@ -320,12 +326,13 @@ class Journal:
                     self.writer.move(name)
                 else:
                     self.writer.append(stream.snapshot())
-        except OSError as error:
+        except (OSError, JournalUnreadable) as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: OSError | JournalUnreadable) -> None:
         logger.error("the journal is given up: a successor of this frontend finds none: %s", error)
-        self._is_given_up, self.failure = True, str(error.strerror or error)
+        strerror = error.strerror if isinstance(error, OSError) else None
+        self._is_given_up, self.failure = True, strerror or str(error)
         self._streams.clear()
         self._choices.clear()
         self._values.clear()
@@ -335,6 +342,8 @@ class Journal:
 
 
 def _open_in(stream: JournalStream) -> list[str]:
+    if stream.said is not None:
+        return []
     return [choice.request.request_id for choice in stream.choices if not choice.is_over]
 
 

@@ -5,25 +5,29 @@ not good: cut off, with a wrong checksum, out of order, of a lower term than the
 class that it does not know. What it returns is true as of the record before that one; no token
 beyond it is in it.
 
+Of a stream that has ended only the head of its one record is decoded: there may be thousands, and
+few are asked for again.
+
 Sans-IO: bytes in, state out.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import attrs
 
 from ...transports.codec import MalformedMessage
 from ...transports.links.channel import Peer
+from .envelope import HEAD_BYTES, JournalSource, RecordHead, RecordKind
 from .records import (
-    HEAD_BYTES,
     HEADER_BYTES,
     PAYLOAD_BYTES_MAX,
     SEGMENT_BYTES,
     JournalHeader,
-    JournalSource,
-    RecordHead,
-    RecordKind,
+    SnapshotHead,
     decode_payload,
+    ended_head,
+    load_snapshot,
 )
 from .streams import JournalStreams
 
@@ -90,8 +94,9 @@ class RecordWalk:
             return f"record {head.number} follows {self.number}"
         if head.term < self.term:
             return f"term {head.term} follows {self.term}"
+        payload = whole[HEAD_BYTES:]
         try:
-            content = decode_payload(head.kind, whole[HEAD_BYTES:])
+            content = ended_head(head.kind, payload) or decode_payload(head.kind, payload)
         except MalformedMessage as error:
             return error.reason
         return Record(
@@ -148,10 +153,13 @@ def read_into(
 ) -> JournalContents:
     """What this reader finds, applied to these streams."""
     for record in reader.records():
+        place = record.begin, record.end - record.begin
         if record.is_message:
             streams.handle_message(record.sender, record.content)
+        elif isinstance(record.content, SnapshotHead):
+            streams.handle_ended(record.content, *place, partial(load_snapshot, reader.source))
         else:
-            streams.handle_own(record.content, record.begin, record.end - record.begin)
+            streams.handle_own(record.content, *place)
     return JournalContents(
         header=header,
         streams=streams,

@@ -8,8 +8,7 @@ number of the others.
     header    magic (8 bytes) · version (4) · segment bytes (4) · home (4) · crc of these (4),
               begin (8) at byte 64, fill (8) at byte 128, rebuilding (crc of a stream's name (4),
               writer's term (4)) at byte 192: a cache line for each that is written
-    record    crc of all that follows (4) · payload bytes (4) · number (8) · writer's term (8) ·
-              sender's epoch (4) · sender's rank (2) · kind (1) · 0 (1) · payload
+    record    its head, and a payload: see `envelope`
 
 Records lie between `begin` and `fill`, which each are stored by a single store of eight bytes after
 what they announce. Numbers count by one, terms never fall: the root numbers each ownership of a
@@ -20,18 +19,17 @@ here, which the codec has encoded. All is little-endian, checksums are crc32c.
 Sans-IO: bytes in, bytes out. `writer` and `reader` use it, `memory` holds it.
 """
 
-import enum
 import struct
-from functools import lru_cache
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import attrs
+import msgspec
 from crc32c import crc32c
 
 from ...engine.messages import ENGINE_TO_FRONTEND, AddRequest, FinishReason, TokenLogprobs
-from ...transports.array import Frame
 from ...transports.codec import Codec, CodecLimits, MalformedMessage, pack_frames, unpack_frames
 from ...transports.links.channel import Peer
+from .envelope import JournalSource, RecordKind, engine_peer, load_record
 
 VERSION: Final = 1
 MAGIC: Final = b"triolet\x1a"
@@ -43,22 +41,11 @@ HEADER_BYTES: Final = 200
 BEGIN_AT, FILL_AT, REBUILDING_AT = 64, 128, 192
 _WORDS: Final = struct.Struct("<Q56xQ56xQ")
 
-_HEAD = struct.Struct("<IQQIHBx")
-HEAD_BYTES: Final = _CRC.size + _HEAD.size
 # Twice what a stream may need at its worst. What a head says beyond it is not even loaded.
 PAYLOAD_BYTES_MAX: Final = 2**28
 # Sizes of frames, before them.
 PACKING_BYTES_MAX: Final = 1024
 REBUILDING_TERM_SHIFT = 32
-# A checksum begins with the record's position, so that no record counts anywhere else.
-_SEED_BITS = 2**32 - 1
-
-
-class RecordKind(enum.IntEnum):
-    """Whose payload it is."""
-
-    MESSAGE = 1  # of an engine
-    OWN = 2  # of the frontend
 
 
 @attrs.frozen
@@ -69,13 +56,6 @@ class JournalUnreadable(Exception):
 
     def __str__(self) -> str:
         return self.reason
-
-
-class JournalSource(Protocol):
-    """Bytes of a journal. A part that is not there comes back short."""
-
-    def load(self, position: int, size: int) -> bytes:
-        """A copy of so many bytes."""
 
 
 # ---- header
@@ -140,7 +120,7 @@ class EngineLife:
     @property
     def peer(self) -> Peer:
         """As links name it."""
-        return _engine(self.rank, self.epoch)
+        return engine_peer(self.rank, self.epoch)
 
 
 @attrs.define
@@ -291,6 +271,23 @@ class Snapshot:
 
 
 @attrs.frozen
+class AdmissionHead:
+    """Of an `AdmissionRecord` what says whose it is."""
+
+    name: str
+    surface: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotHead:
+    """Of a `Snapshot` what is needed before its stream is read again: a twentieth of the cost."""
+
+    admission: AdmissionHead
+    said: bytes | None = None
+    rebuild_deaths: int = 0
+
+
+@attrs.frozen
 class NamedValue:
     """What the API keeps beside streams; a later one of this name takes its place."""
 
@@ -318,6 +315,9 @@ _OWN: Final = Codec(
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
 # Of nearly every record, as `pack_frames` has it.
 _ONE_FRAME: Final = struct.Struct("<IQ")
+# Before the fields of a snapshot in one frame.
+_SNAPSHOT_BEGIN: Final = bytes([_OWN.message_types.index(Snapshot)])
+_SNAPSHOT_HEAD: Final = msgspec.msgpack.Decoder(SnapshotHead)
 assert not _MESSAGES.has_arrays, "a message's record is its first frame: it must have no other"
 
 
@@ -327,16 +327,6 @@ def encode_own(record: OwnRecord) -> bytes:
     if len(frames) == 1:
         return _ONE_FRAME.pack(1, len(frames[0])) + frames[0]
     return b"".join(pack_frames(frames))
-
-
-def seal(
-    payload: Frame, kind: int, position: int, number: int, *, term: int, sender: Peer | None = None
-) -> bytes:
-    """The record around this payload that is to lie there."""
-    epoch, rank = (0, 0) if sender is None else (sender.epoch, sender.rank)
-    head = _HEAD.pack(len(payload), number, term, epoch, rank, kind)
-    crc = crc32c(payload, crc32c(head, position & _SEED_BITS))
-    return b"".join((_CRC.pack(crc), head, payload))
 
 
 def decode_payload(kind: int, payload: memoryview) -> object:
@@ -350,29 +340,23 @@ def decode_payload(kind: int, payload: memoryview) -> object:
             raise MalformedMessage(f"a record of kind {kind}")
 
 
-@attrs.define(eq=False)  # a frozen class takes three times as long to make
-class RecordHead:
-    """What precedes a record's payload."""
-
-    crc: int
-    payload_bytes: int
-    number: int
-    term: int
-    sender: Peer
-    kind: int
-
-    @classmethod
-    def of(cls, data: memoryview) -> Self:
-        """Of a record's first bytes."""
-        size, number, term, epoch, rank, kind = _HEAD.unpack_from(data, _CRC.size)
-        return cls(_CRC.unpack_from(data)[0], size, number, term, _engine(rank, epoch), kind)
-
-    def is_of(self, record: memoryview, position: int) -> bool:
-        """Whether this is the whole record, as it was written there."""
-        return crc32c(record[_CRC.size :], position & _SEED_BITS) == self.crc
+def ended_head(kind: int, payload: memoryview) -> SnapshotHead | None:
+    """Of the snapshot of a stream that has ended; None for what has to be decoded whole."""
+    begin = _ONE_FRAME.size
+    if kind != RecordKind.OWN or payload[begin : begin + 1] != _SNAPSHOT_BEGIN:
+        return None
+    try:
+        head = _SNAPSHOT_HEAD.decode(payload[begin + 1 :])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # as its decoding will say
+    return None if head.said is None else head
 
 
-# An engine's messages come in thousands; a spoiled sender must not be kept for ever.
-@lru_cache(maxsize=64)
-def _engine(rank: int, epoch: int) -> Peer:
-    return Peer("engine", rank, epoch)
+def load_snapshot(source: JournalSource, position: int, size: int) -> Snapshot:
+    """The snapshot that was written there. Raises `JournalUnreadable`."""
+    try:
+        snapshot = decode_payload(RecordKind.OWN, load_record(source, position, size))
+    except (OSError, MalformedMessage) as error:
+        raise JournalUnreadable(str(error)) from error
+    assert isinstance(snapshot, Snapshot)
+    return snapshot

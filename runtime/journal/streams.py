@@ -9,165 +9,27 @@ Sans-IO: records in, state out. `reader` reads them, adoption uses what is here.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 
 from ...engine.errors import EngineDraining
-from ...engine.messages import AddRequest, RequestOutput, StepOutputs, TokenLogprobs
+from ...engine.messages import StepOutputs
 from ...transports.links.channel import Peer
 from .judgement import judge
 from .records import (
     AdmissionRecord,
     ChoiceEnd,
-    ChoiceSnapshot,
     ClientCredit,
     Deletion,
-    EngineEnd,
-    EngineLife,
     NamedValue,
     Placement,
     RebuildDeath,
     Snapshot,
+    SnapshotHead,
 )
-
-
-@attrs.define(eq=False)
-class JournalChoice:
-    """One choice of a stream, as far as its records go."""
-
-    request: AddRequest
-    token_ids: list[int] = attrs.field(factory=list)
-    # 0 and None before the first placement; no engine either once it waits for another, or ended.
-    attempt: int = 0
-    peer: Peer | None = None
-    numerics_id: str = ""
-    bitwise: bool = True
-    # How many tokens it had when an engine with another numerics id first went on with it, if any.
-    inexact_from: int | None = None
-    # Of the tokens in order, where they were asked for.
-    logprobs: list[TokenLogprobs] = attrs.field(factory=list)
-    prompt_logprobs: TokenLogprobs | None = None
-    cached_tokens: int = 0  # as the first engine said
-    client_credit: int = 0
-    engine_end: EngineEnd | None = None
-    end: ChoiceEnd | None = None
-    # Whether its records are written as they come, or all at its end.
-    is_written: bool = True
-    # The stream ended, whether this choice did or not.
-    stream_ended: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
-        return self.stream_ended or self.engine_end is not None or self.end is not None
-
-    def handle_placed(self, record: Placement) -> None:
-        """It goes to this engine, or waits for one."""
-        self.attempt, self.peer = record.attempt, None
-        if record.engine is None:
-            return
-        self.peer = record.engine.peer
-        if self.inexact_from is None and self.numerics_id not in ("", record.numerics_id):
-            self.inexact_from = len(self.token_ids)
-        self.numerics_id, self.bitwise = record.numerics_id, record.bitwise
-
-    def handle_output(self, output: RequestOutput) -> None:
-        """An output that counts."""
-        self.token_ids.extend(output.token_ids)
-        self.note(output)
-
-    def note(self, output: RequestOutput) -> None:
-        """All of an output that counts but its tokens, which are in the list."""
-        if output.first_index == 0 and output.token_ids:
-            self.cached_tokens = output.cached_tokens
-        if output.logprobs is not None:
-            self.logprobs.append(output.logprobs)
-        if output.prompt_logprobs is not None:
-            self.prompt_logprobs = output.prompt_logprobs
-        if output.finish_reason is not None:
-            self.engine_end = EngineEnd(
-                finish_reason=output.finish_reason,
-                stop_token_id=output.stop_token_id,
-                error=output.error,
-                error_code=output.error_code,
-                complete=output.complete,
-            )
-
-    def snapshot(self) -> ChoiceSnapshot:
-        """All of it."""
-        peer = self.peer
-        return ChoiceSnapshot(
-            attempt=self.attempt,
-            engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
-            numerics_id=self.numerics_id,
-            bitwise=self.bitwise,
-            inexact_from=self.inexact_from,
-            token_ids=list(self.token_ids),
-            logprobs=list(self.logprobs),
-            prompt_logprobs=self.prompt_logprobs,
-            cached_tokens=self.cached_tokens,
-            client_credit=self.client_credit,
-            engine_end=self.engine_end,
-            end=self.end,
-        )
-
-    @classmethod
-    def admitted(
-        cls, record: AdmissionRecord, request: AddRequest, token_ids: list[int]
-    ) -> "JournalChoice":
-        """As its admission says, before it is placed; its tokens are in this list."""
-        return cls(request, token_ids, client_credit=record.client_credit)
-
-    @classmethod
-    def of(cls, request: AddRequest, said: ChoiceSnapshot) -> "JournalChoice":
-        """As a snapshot says."""
-        return cls(
-            request=request,
-            token_ids=list(said.token_ids),
-            attempt=said.attempt,
-            peer=None if said.engine is None else said.engine.peer,
-            numerics_id=said.numerics_id,
-            bitwise=said.bitwise,
-            inexact_from=said.inexact_from,
-            logprobs=list(said.logprobs),
-            prompt_logprobs=said.prompt_logprobs,
-            cached_tokens=said.cached_tokens,
-            client_credit=said.client_credit,
-            engine_end=said.engine_end,
-            end=said.end,
-        )
-
-
-@attrs.define(eq=False)
-class JournalStream:
-    """One client's request."""
-
-    admission: AdmissionRecord
-    choices: list[JournalChoice]
-    # Where its latest admission or snapshot begins, and the bytes of that: all before is not used.
-    base: int = 0
-    base_bytes: int = 0
-    # What was said of its end; None before it.
-    said: bytes | None = None
-    # Lives of the frontend that ended while they rebuilt it.
-    rebuild_deaths: int = 0
-
-    def handle_end(self, said: bytes) -> None:
-        """It has ended: no choice goes on, so that its prompt is not needed any more."""
-        self.said = said
-        for choice in self.choices:
-            choice.stream_ended, choice.peer = True, None
-            # In place: the first one's is the admission's.
-            choice.request.prompt_token_ids, choice.request.prompt_embeds = [], None
-
-    def snapshot(self) -> Snapshot:
-        """All of it, as one record."""
-        return Snapshot(
-            admission=self.admission,
-            choices=[choice.snapshot() for choice in self.choices],
-            said=self.said,
-            rebuild_deaths=self.rebuild_deaths,
-        )
+from .stream import JournalChoice, JournalStream, choices_of
 
 
 @attrs.frozen(eq=False)
@@ -187,12 +49,13 @@ class JournalStreams:
     values: dict[str, JournalValue] = attrs.field(factory=dict, init=False)
     # Records, or parts of messages, that did not count.
     passed_over: Counter[str] = attrs.field(factory=Counter, init=False)
-    # The same choices by request id, and those that an engine has by that and attempt.
+    # Choices of streams that have not ended, by request id; those that an engine has also by that
+    # and attempt.
     _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
     _placed: dict[Peer, dict[int, JournalChoice]] = attrs.field(factory=dict, init=False)
 
     def choice(self, request_id: str) -> JournalChoice | None:
-        """The choice of this request, over or not."""
+        """The choice of this request, over or not; None once its stream has ended."""
         return self._choices.get(request_id)
 
     def handle_own(self, record: object, base: int, base_bytes: int) -> None:
@@ -226,6 +89,24 @@ class JournalStreams:
             case _:
                 self.passed_over[type(record).__name__] += 1
 
+    def handle_ended(
+        self,
+        head: SnapshotHead,
+        base: int,
+        base_bytes: int,
+        load: Callable[[int, int], Snapshot],
+    ) -> None:
+        """The snapshot of a stream that has ended, where it lies, and what loads all of it."""
+        name = head.admission.name
+        if name in self.streams:
+            self._delete(name)
+        elif name in self.values:
+            self.passed_over["admission twice"] += 1
+            return
+        stream = JournalStream(head.admission, [], base, base_bytes, head.said)
+        stream.rebuild_deaths, stream.load = head.rebuild_deaths, partial(load, base, base_bytes)
+        self._keep(stream)
+
     def handle_message(self, sender: Peer, message: object) -> None:
         """What an engine sent, the ledger's refusals included."""
         if not isinstance(message, StepOutputs):
@@ -257,7 +138,8 @@ class JournalStreams:
         assert bases == sorted(set(bases))
         others = [value.base for value in self.values.values()]
         assert others == sorted(set(others) - set(bases))
-        choices = [choice for stream in self.streams.values() for choice in stream.choices]
+        live = (stream for stream in self.streams.values() if stream.said is None)
+        choices = [choice for stream in live for choice in stream.choices]
         assert {id(choice) for choice in choices} == set(map(id, self._choices.values()))
         placed = {
             (peer, attempt): choice
@@ -292,8 +174,9 @@ class JournalStreams:
                 self._place(choice, record.placement_of(choice.request))
 
     def _keep(self, stream: JournalStream) -> None:
-        self.streams[stream.admission.name] = stream
-        self._choices.update((choice.request.request_id, choice) for choice in stream.choices)
+        self.streams[stream.name] = stream
+        if stream.said is None:
+            self._choices.update((choice.request.request_id, choice) for choice in stream.choices)
 
     def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
         known = self._choices.keys() & ids
@@ -309,7 +192,7 @@ class JournalStreams:
         if not self._is_new(record.admission, [request.request_id for request in requests]):
             self.passed_over["admission twice"] += 1
             return
-        choices = list(map(JournalChoice.of, requests, record.choices))
+        choices = choices_of(record)
         stream = JournalStream(record.admission, choices, base, base_bytes)
         stream.rebuild_deaths = record.rebuild_deaths
         if record.said is not None:
@@ -352,6 +235,7 @@ class JournalStreams:
             self.passed_over[Deletion.__name__] += 1
 
     def _delete(self, name: str) -> None:
-        for choice in self.streams.pop(name).choices:
+        stream = self.streams.pop(name)
+        for choice in stream.choices if stream.said is None else ():
             self._displace(choice)
             del self._choices[choice.request.request_id]

@@ -25,25 +25,23 @@ from ...engine.messages import AddRequest
 from ...transports.array import Frame
 from ...transports.links.channel import Peer
 from ..errors import JournalStreamTooLarge, Overloaded
+from .envelope import JournalSource, RecordKind, load_record, seal
 from .reader import JournalContents
 from .records import (
     BEGIN_AT,
     FILL_AT,
-    HEAD_BYTES,
     REBUILDING_AT,
     REBUILDING_TERM_SHIFT,
     AdmissionRecord,
     Deletion,
-    JournalSource,
+    JournalUnreadable,
     NamedValue,
     OwnRecord,
     RebuildDeath,
-    RecordHead,
-    RecordKind,
     Snapshot,
     encode_own,
+    load_snapshot,
     rebuilding_word,
-    seal,
 )
 from .streams import JournalStreams
 
@@ -186,16 +184,20 @@ class JournalWriter:
                 self._bases.pop(name, None)
             self._free()
 
+    def load_snapshot(self, name: str) -> Snapshot:
+        """The record of a stream that has ended. Raises `JournalUnreadable`."""
+        base = self._bases.get(name)
+        if base is None:
+            raise JournalUnreadable(f"the journal has nothing of {name}")
+        return load_snapshot(self.memory, base.position, base.bytes)
+
     def move(self, name: str) -> None:
         """Append a copy of the record at its base, which has all of it.
 
         Raises `OSError` if that is not as it was written, too; then nothing was appended.
         """
         base, begin = self._bases[name], self.end
-        record = memoryview(self.memory.load(base.position, base.bytes))
-        if len(record) < base.bytes or not RecordHead.of(record).is_of(record, base.position):
-            raise OSError(f"the record at {base.position} has changed")
-        payload = record[HEAD_BYTES:]
+        payload = load_record(self.memory, base.position, base.bytes)
         self._write(seal(payload, _OWN, begin, self.number + 1, term=self.term))
         self._rebase(name, begin)
 
@@ -208,8 +210,10 @@ class JournalWriter:
         self.memory.publish(REBUILDING_AT, 0 if name is None else rebuilding_word(self.term, name))
 
     def abandon(self) -> None:
-        """Leave an empty journal: nothing is to be appended any more."""
-        self._bases.clear()
+        """Leave an empty journal: nothing is to be appended any more.
+
+        What has ended can still be loaded in this life.
+        """
         self.memory.publish(BEGIN_AT, self.end)
 
     @property

@@ -17,8 +17,9 @@ from ..api.chunks import said_of
 from .server import Server, wait_until
 from .streams import TERMINAL
 
-TOKENS = 400
-BEGUN = 20
+TOKENS = 600
+# Behind what a response begins with; events merge while a client is slow.
+BEGUN = 8
 STORY = "Tell me a story about a fox."
 PENALISED = {"frequency_penalty": 0.4, "repetition_penalty": 1.1}
 SCHEMA = {

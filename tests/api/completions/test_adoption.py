@@ -285,7 +285,7 @@ async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(
             while not before.completions._live:
                 await trio.lowlevel.checkpoint()
         (stream,) = journal_of(lives).streams()
-        stream.admission = attrs.evolve(stream.admission, body=b'{"values": {}}')
+        stream._admission = attrs.evolve(stream.admission, body=b'{"values": {}}')
         journal_of(lives).writer.append(stream.snapshot())
         async with lives.next() as after, lives.next() as later:
             client.cancel("its frontend died")

@@ -198,7 +198,7 @@ async def test_one_that_cannot_be_read_again_ends_alone(null_folder: pathlib.Pat
             assert journal is not None
             (stream,) = [each for each in journal.streams() if each.said is None]
             body = b'{"values": {}, "before": null}'
-            stream.admission = attrs.evolve(stream.admission, body=body)
+            stream._admission = attrs.evolve(stream.admission, body=body)
             journal.writer.append(stream.snapshot())
             async with lives.next() as after:
                 assert found(after.store, good.response_id)["status"] == "incomplete"

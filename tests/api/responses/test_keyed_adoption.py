@@ -104,7 +104,7 @@ async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.
                     await trio.lowlevel.checkpoint()
             (stream,) = journal.streams()
             spoiled = attrs.evolve(stream.admission, body=b'{"values": {}, "before": null}')
-            stream.admission = spoiled
+            stream._admission = spoiled
             journal.writer.append(stream.snapshot())
             async with lives.next() as after, lives.next() as later:
                 client.cancel("its frontend died")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
+from triolet.api.responses.kept import KeptEnding
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
 from triolet.api.settings import ServerLimits
@@ -62,6 +63,12 @@ async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> Non
     assert store.cancel("r", "p", "late").record.ending is ending
 
 
+def kept_end(ended_ns: int, *, is_stored: bool, session: str = "") -> KeptEnding:
+    return KeptEnding(
+        ending=COMPLETED, token_count=0, ended_ns=ended_ns, is_stored=is_stored, session=session
+    )
+
+
 async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
     store, reads = ResponseStore(ServerLimits()), list[str]()
 
@@ -76,7 +83,10 @@ async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
     now_ns = time.monotonic_ns()
     old_ns = now_ns - int(store.limits.ended_s * 1e9)
     for name, ended_ns in {"old": old_ns, "r": now_ns, "unreadable": now_ns}.items():
-        store.keep_unread(name, partial(read, name), 100, ended_ns)
+        store.keep_unread(name, kept_end(ended_ns, is_stored=True), 100, partial(read, name))
+    of_session = kept_end(now_ns, is_stored=False, session="session_1")
+    store.keep_unread("of a session", of_session, 100, partial(read, "of a session"))
+    assert store.kept == 3
     store.forget_session("session_1")
     assert (store.kept, reads) == (2, [])
     assert [is_found(store, name) for name in ("r", "r", "unreadable", "old")] == [

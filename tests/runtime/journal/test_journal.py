@@ -16,8 +16,14 @@ from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
 from triolet.runtime.journal.journal import PASSING_MAX, AdmissionNote, Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.reader import read_journal
-from triolet.runtime.journal.records import FILL_AT, Deletion, NamedValue, Snapshot
-from triolet.runtime.journal.streams import JournalChoice
+from triolet.runtime.journal.records import (
+    FILL_AT,
+    Deletion,
+    JournalUnreadable,
+    NamedValue,
+    Snapshot,
+)
+from triolet.runtime.journal.stream import JournalChoice
 from triolet.runtime.journal.writer import JournalLimits, JournalWriter
 
 from .making import ENGINE, SEGMENT_BYTES, admission, frame, output, placement, request, rows
@@ -189,7 +195,8 @@ def test_ended_streams_are_kept_in_their_records_alone() -> None:
         (sink,) = admit(journal, name)
         sink.token_ids += [7, 8, 9]
         journal.end(name, name.encode())
-    said = read_journal(memory).streams.streams
+    found = read_journal(memory).streams.streams
+    said = {name: stream.snapshot() for name, stream in found.items()}
     assert journal.streams() == []
     grow(journal)
     journal.note_rebuilding("s2")
@@ -201,7 +208,33 @@ def test_ended_streams_are_kept_in_their_records_alone() -> None:
     grow(journal)
     for name, stream in read_journal(memory).streams.streams.items():
         deaths = int(name == "s2")
-        assert stream.snapshot() == attrs.evolve(said[name].snapshot(), rebuild_deaths=deaths)
+        assert stream.snapshot() == attrs.evolve(said[name], rebuild_deaths=deaths)
+
+
+def test_ended_streams_are_loaded_when_they_are_looked_into() -> None:
+    """Wherever they lie by then, and while the journal is given up; one that has changed is not."""
+    memory, journal = fresh(SHORT)
+    for name in ("s1", "s2", "s3"):
+        (sink,) = admit(journal, name)
+        sink.token_ids += [7, 8, 9]
+        journal.end(name, name.encode())
+    journal = open_noted(memory, term=2, limits=SHORT)
+    streams = {stream.name: stream for stream in journal.streams()}
+    journal.handle_adopted()
+    grow(journal)
+    assert all(stream.load is not None for stream in streams.values())
+    assert streams["s1"].choices[0].token_ids == [7, 8, 9]
+    assert streams["s1"].load is None
+    place = memory.data.rindex(b"s3#0")
+    memory.data[place] ^= 1
+    with pytest.raises(JournalUnreadable, match="has changed"):
+        streams["s3"].choices  # noqa: B018
+    memory.data[place] ^= 1
+    assert streams["s3"].admission.name == "s3"
+    journal.give_up(OSError(28, "No space left on device"))
+    assert streams["s2"].choices[0].token_ids == [7, 8, 9]
+    assert read_journal(memory).streams.streams == {}
+    assert journal.statistics().used_bytes == 0
 
 
 def test_what_is_to_be_forgotten_soon_is_one_record_with_others() -> None:

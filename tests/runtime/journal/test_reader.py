@@ -4,15 +4,9 @@ import pytest
 
 from triolet.engine.messages import UtilityReply
 from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.runtime.journal.envelope import RecordKind, seal
 from triolet.runtime.journal.reader import RecordWalk, read_journal
-from triolet.runtime.journal.records import (
-    FILL_AT,
-    SEGMENT_BYTES,
-    ChoiceEnd,
-    RecordKind,
-    encode_own,
-    seal,
-)
+from triolet.runtime.journal.records import FILL_AT, SEGMENT_BYTES, ChoiceEnd, encode_own
 from triolet.runtime.journal.writer import JournalWriter
 
 from .making import admission, frame, open_writer, placement, rows, say, tokens_in

@@ -5,8 +5,8 @@ import pytest
 from crc32c import crc32c
 
 from triolet.engine.messages import FinishReason, TokenLogprobs
+from triolet.runtime.journal.envelope import HEAD_BYTES, RecordHead, RecordKind, seal
 from triolet.runtime.journal.records import (
-    HEAD_BYTES,
     HEADER_BYTES,
     REBUILDING_AT,
     AdmissionRecord,
@@ -20,13 +20,10 @@ from triolet.runtime.journal.records import (
     JournalUnreadable,
     Placement,
     RebuildDeath,
-    RecordHead,
-    RecordKind,
     Snapshot,
     decode_payload,
     encode_own,
     rebuilding_word,
-    seal,
 )
 from triolet.transports.array import Array
 from triolet.transports.codec import MalformedMessage

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from triolet.engine.errors import EngineDraining
 from triolet.engine.messages import FinishReason, RequestOutput, StepOutputs, TokenLogprobs
 from triolet.runtime.frontend.ledger import Ledger
+from triolet.runtime.journal.envelope import RecordKind
 from triolet.runtime.journal.records import (
     ChoiceEnd,
     ClientCredit,
@@ -17,12 +18,12 @@ from triolet.runtime.journal.records import (
     EngineLife,
     NamedValue,
     Placement,
-    RecordKind,
     Snapshot,
     decode_payload,
     encode_own,
 )
-from triolet.runtime.journal.streams import JournalChoice, JournalStreams
+from triolet.runtime.journal.stream import JournalChoice
+from triolet.runtime.journal.streams import JournalStreams
 from triolet.transports.links.channel import Peer
 
 from .making import ENGINE, admission, output, placement, request, rows
