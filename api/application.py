@@ -13,6 +13,7 @@ import attrs
 import msgspec
 import trio
 
+from ..nurseries.tasks.background import waiting_for
 from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
@@ -29,6 +30,7 @@ from .http.access import Authentication, OriginPolicy
 from .http.connection import HttpConnection
 from .http.held import NO_SLOT, HeldSlots
 from .http.keep_alive import KeepAlive
+from .http.stream import BoundedStream
 from .metrics import Metrics
 from .openai.response_id import IdSource
 from .responses.executions import ExecutionCall
@@ -42,6 +44,8 @@ from .settings import LOCAL, MemoryBudget, ServeSettings
 from .totals import Totals
 from .viewers import Viewers
 
+# Between two looks at whether all connections are held.
+HELD_LOOK_S = 0.02
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0
 DRAIN_REASON = "the server is draining"
@@ -91,8 +95,11 @@ class Application:
     drain_deadline: float | None = attrs.field(default=None, init=False)
     hands_over: bool = attrs.field(default=False, init=False)
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # One scope for each connection, by which a drain ends those that outstay the grace.
-    _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    # One scope for each connection, by which a drain ends those that outstay the grace; with its
+    # stream, where it is one that may be held.
+    _connections: dict[trio.CancelScope, BoundedStream | None] = attrs.field(
+        factory=dict, init=False
+    )
     # {client's address: open connections}, none of 0, so that one cannot take all there may be.
     _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
     # Connections that wait for a next request: a drain ends them at once.
@@ -213,8 +220,25 @@ class Application:
         """Return when the drain begins."""
         await self._drain_begun.wait()
 
+    async def wait_held(self) -> None:
+        """Return at a moment when a successor can go on with every connection.
+
+        They are asked: to say it themselves would cost each of their writes.
+        """
+        with waiting_for("connections that are not held"):
+            while not self._holds_all:  # noqa: ASYNC110
+                await trio.sleep(HELD_LOOK_S)
+
+    @property
+    def _holds_all(self) -> bool:
+        streams = self._connections.values()
+        held = [None if stream is None else stream.held for stream in streams]
+        return all(each is not None and each.is_held for each in held)
+
     @contextmanager
-    def connection(self, address: str = LOCAL) -> Iterator[None]:
+    def connection(
+        self, address: str = LOCAL, stream: BoundedStream | None = None
+    ) -> Iterator[None]:
         """The life of one connection, counted for its client's address.
 
         The body ends quietly when the drain's grace is over.
@@ -223,12 +247,12 @@ class Application:
         self.counters.connections_active += 1
         self.on_load()
         with trio.CancelScope() as scope:
-            self._connections.add(scope)
+            self._connections[scope] = stream
             self._by_address[address] += 1
             try:
                 yield
             finally:
-                self._connections.remove(scope)
+                del self._connections[scope]
                 self._by_address[address] -= 1
                 if not self._by_address[address]:
                     del self._by_address[address]

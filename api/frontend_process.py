@@ -19,6 +19,7 @@ from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import return_large_blocks, settle_heap
+from ..nurseries.processes.process import EXIT_HANDED_OVER
 from ..nurseries.processes.progress_page import open_slot, passes_shown
 from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess
@@ -278,6 +279,8 @@ class FrontendProcess:
                     self.home.application.failed_frontends = failed
                     self.home.application.metrics.frontend_restarts = message.restarts
                     self.home.application.foreign.handle_frontends(message)
+                case HandOver() if self.home.application.slots is not None:
+                    nursery.start_soon(self._hand_over, name="hand-over")
                 case Drain() | HandOver():
                     for home in self._homes():
                         hands_over = isinstance(message, HandOver)
@@ -344,6 +347,15 @@ class FrontendProcess:
         home.frontend.drain()
         drain = partial(home.drain, hands_over=hands_over)
         nursery.start_soon(drain, name="drain")
+
+    async def _hand_over(self) -> None:
+        """Task: end at a moment when the next life can go on with every connection.
+
+        As if killed: nothing is unwound, so no client hears of it. After the grace the root does
+        it.
+        """
+        await self.home.application.wait_held()
+        os._exit(EXIT_HANDED_OVER)
 
     def _take_connection(self, passed: PassConnection, fds: Sequence[int]) -> None:
         close_fds(fds[1:])

@@ -334,7 +334,10 @@ class FrontendStates:
 
 @attrs.frozen
 class HandOver:
-    """Drain, and leave what outlasts the grace to the next life of this frontend."""
+    """End as soon as the next life of this frontend can go on with every connection.
+
+    Where connections are not held: drain, and leave what outlasts the grace to that.
+    """
 
 
 ROOT_TO_FRONTEND = (

@@ -185,6 +185,8 @@ class HeldStream:
     received: int = 0
     # The first byte of the input that may be needed again.
     kept_from: int = 0
+    # Whether a successor could go on with it now.
+    is_held: bool = attrs.field(default=True, init=False)
     # The slot speaks of what is written up to here; -1: of nothing.
     _said_to: int = attrs.field(default=-1, init=False)
     # Records of this connection are appended to: they need room.
@@ -252,7 +254,7 @@ class HeldStream:
         begin = self.written - len(self.unwritten)
         kept_from, received = self.kept_from, self.received
         self.slot.publish(begin, state, chunk, kept_from=kept_from, received=received, room=room)
-        self._said_to = -1
+        self._said_to, self.is_held = -1, bool(state)
 
     def _has_room(self, size: int) -> bool:
         if size <= FREE_BYTES // 2:

@@ -56,7 +56,7 @@ async def run_connection(
     share = InputShare(application.inputs)
     connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share, address)
     try:
-        with application.connection(address):
+        with application.connection(address, connection.stream):
             if is_taken_over:
                 run = partial(_go_on, connection, application, slot)
             else:

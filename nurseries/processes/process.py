@@ -28,6 +28,8 @@ T = TypeVar("T")
 _FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # Of a process that ends because one of its own was killed from outside: neither is at fault.
 EXIT_CHILD_KILLED = 72
+# Of one that was asked to end, and leaves all that it was at to its next life.
+EXIT_HANDED_OVER = 73
 
 
 @attrs.frozen
@@ -77,9 +79,16 @@ class ProcessExit:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was killed from outside, or a process of its own was: no fault of it."""
+        """Whether it was killed from outside, or a process of its own was: no fault of it. As one
+        that has handed over, which ends as if it were.
+        """
         killed = self.signal == signal.SIGKILL and not self.out_of_memory
-        return killed or self.code == EXIT_CHILD_KILLED
+        return killed or self.code == EXIT_CHILD_KILLED or self.has_handed_over
+
+    @property
+    def has_handed_over(self) -> bool:
+        """Whether it has ended as it was asked to, for its next life."""
+        return self.code == EXIT_HANDED_OVER
 
     @property
     def is_own_fault(self) -> bool:
@@ -92,6 +101,8 @@ class ProcessExit:
         if self.signal is not None:
             why = " (out of memory)" if self.out_of_memory else ""
             return f"was killed by {signal.Signals(self.signal).name}{why}"
+        if self.has_handed_over:
+            return "handed over to its next life"
         if self.code is not None:
             return f"exited with code {self.code}"
         return "is gone, and its exit was read elsewhere"

@@ -259,8 +259,10 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
                 await _end(child, plan.ladder)
     except Exception as error:
         cause = _predicate(error)
-        # A refusal is reported once, by the error.
-        on_end = None if isinstance(error, BootRefused) else ChildGone(name, plan.epoch, cause)
+        if isinstance(error, BootRefused):
+            on_end = None  # reported once, by the error
+        elif not (isinstance(error, ProcessDied) and error.exit.has_handed_over):
+            on_end = ChildGone(name, plan.epoch, cause)
         raise
     finally:
         plan.on_gone(cause)

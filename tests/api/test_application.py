@@ -8,7 +8,11 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.settings import LOCAL, ServerLimits, ServeSettings
+from triolet.api.http.held import FixedState, HeldStream
+from triolet.api.http.stream import BoundedStream
+from triolet.api.settings import LOCAL, MemoryBudget, ServerLimits, ServeSettings
+from triolet.transports.takeover.memory import SLOT_BYTES
+from triolet.transports.takeover.slot import ConnectionSlot
 
 from .fakes import FakeGenerator, Say, make_application
 from .websocket.socket_client import open_socket
@@ -69,6 +73,27 @@ async def test_a_drain_that_hands_over_leaves_a_socket_what_outstays_the_grace(
         assert (await client.finish())["type"] == "response.completed"
         assert trio.current_time() == pytest.approx(50)
         assert await client.close_code() == 1012
+
+
+async def test_a_process_hands_over_when_all_connections_are_held(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = Application(FakeGenerator())
+    stream = BoundedStream(trio.testing.memory_stream_pair()[0], 1)
+    slot = ConnectionSlot(memoryview(bytearray(SLOT_BYTES)))
+    held = stream.held = HeldStream(slot, MemoryBudget(), FixedState(b"state"))
+    await application.wait_held()  # as there are none
+    async with trio.open_nursery() as nursery:
+        with application.connection(stream=stream):
+            await application.wait_held()
+            held.refuse()
+            nursery.start_soon(application.wait_held, name="waits")
+            with application.connection():
+                await trio.sleep(5)
+                held.publish(b"the answer")
+                await trio.sleep(5)
+                assert len(nursery.child_tasks) == 1
+    assert trio.current_time() == pytest.approx(10, abs=0.1)
 
 
 async def test_a_second_drain_may_shorten_the_grace(

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -15,6 +15,9 @@ import httpx
 import pytest
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
+
+from triolet.runtime.messages import ControlCall, Place, Role
+from triolet.runtime.processes.control_server import ask_run
 
 from ..api.anthropic.events import events_of, message_of
 from .server import DEADLINE_S, Server, open_server, wait_until
@@ -25,6 +28,8 @@ pytestmark = pytest.mark.slow
 # Long enough to be seen running, twice: engines go on while a frontend is away.
 TOKENS = 900
 BEGUN = 10
+# Of a restart that waits for nothing; a tenth of its grace.
+RESTARTED_S = 6.0
 LANES = [None, "a", "b", "c"]
 STORY = "Tell me a story about a fox."
 BODY: dict[str, Any] = {"input": STORY, "max_output_tokens": TOKENS, "temperature": 0.8}
@@ -87,7 +92,19 @@ async def kill_frontend(server: Server) -> None:
     os.kill((await server.pids())["frontend 0"], signal.SIGKILL)
 
 
-async def talk(server: Server, kills: int) -> list[Any]:
+async def restart_frontend(server: Server) -> None:
+    """As an operator does; it ends while its streams are under way."""
+    before = (await server.pids())["frontend 0"]
+    await ask_run(server.run_folder(), ControlCall.RESTART, Place(Role.FRONTEND, 0))
+    with trio.fail_after(RESTARTED_S):
+        while (await server.pids()).get("frontend 0", before) == before:
+            pass
+
+
+Disturb = Callable[[Server], Awaitable[None]]
+
+
+async def talk(server: Server, *disturbed: Disturb) -> list[Any]:
     """Two responses in each lane, of which the second waits for the first."""
     async with open_websocket_url(server.url.replace("http", "ws") + "/v1/responses") as socket:
         lanes = Lanes(socket)
@@ -96,10 +113,10 @@ async def talk(server: Server, kills: int) -> list[Any]:
                 await socket.send_message(create(lane, 10 * turn + place))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lanes.read, 2 * len(LANES))
-            for _ in range(kills):
+            for disturb in disturbed:
                 await wait_until(lanes.are_under_way, "all lanes are under way")
                 before = sum(map(len, lanes.events.values()))
-                await kill_frontend(server)
+                await disturb(server)
 
                 def goes_on(before: int = before) -> bool:
                     more = sum(map(len, lanes.events.values())) - before
@@ -112,11 +129,13 @@ async def talk(server: Server, kills: int) -> list[Any]:
 
 
 async def test_a_socket_goes_on_with_all_its_lanes(tmp_path: pathlib.Path) -> None:
+    """Also when its frontend is restarted: it refuses nothing, and waits for no stream to end."""
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "1") as server:
+        async with open_server(tmp_path, "--frontends", "1", "--grace", "60") as server:
             await server.wait_linked(1, 1)
-            wanted = await talk(server, 0)
-            assert await talk(server, 2) == wanted
+            wanted = await talk(server)
+            assert await talk(server, kill_frontend, kill_frontend) == wanted
+            assert await talk(server, restart_frontend) == wanted
 
 
 async def read_message(server: Server, *, is_killed: bool) -> dict[str, Any]:

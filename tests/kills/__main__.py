@@ -46,7 +46,7 @@ OF = {
     "frontends": OF_FRONTENDS,
     "frontends,engines": attrs.evolve(OF_FRONTENDS, kills=100, victims=(FRONTEND_WITH_ENGINE,)),
     # A socket that drains ends in order when it is idle, and its client opens another.
-    "rolling": attrs.evolve(OF_FRONTENDS, rounds=10, connections=RESUME),
+    "rolling": attrs.evolve(OF_FRONTENDS, rounds=10),
 }
 
 

@@ -100,8 +100,10 @@ def test_a_state_that_counts_no_more_is_stated_anew(held: Held) -> None:
     held.write(b"head")
     held.stream.refuse()
     assert held.record().state == NOT_HELD
+    assert not held.stream.is_held
     held.write(b"one")
     assert held.record() == SlotRecord(4, b"one", b"state 2", 0)
+    assert held.stream.is_held
 
 
 def test_a_stream_gets_room_while_there_is_any(held: Held) -> None:

@@ -11,6 +11,7 @@ import trio
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
     EXIT_CHILD_KILLED,
+    EXIT_HANDED_OVER,
     LadderTimes,
     Process,
     ProcessDied,
@@ -208,6 +209,7 @@ KILLS = [
     ((signal.SIGTERM, None, False), False),
     ((None, 1, False), False),
     ((None, EXIT_CHILD_KILLED, False), True),
+    ((None, EXIT_HANDED_OVER, False), True),
     ((None, None, False), False),
 ]
 

@@ -9,6 +9,7 @@ Each life notes its epoch in its journal, and says what it found there.
 "slow"     READY, and begins at SIGUSR1 what "keep" does
 "keep"     as "ready", but closes connections when a drain begins only
 "plain"    as "keep", but could not map its connection slots
+"leaves"   as "keep", but hands its connections over to its next life when it is asked to
 "asks"     as "ready", but first asks the other of two frontends for a response
 "watches"  as "ready", and has a viewer from the beginning
 "deaf"     READY, and takes no message ever after
@@ -32,6 +33,7 @@ import trio
 
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.processes.process import EXIT_HANDED_OVER
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
@@ -146,6 +148,8 @@ class ActingFrontend:
                     self.heard["lost"] = " ".join(map(str, message.lost))
                     self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
                     self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
+                case HandOver() if self.act == "leaves":
+                    os._exit(EXIT_HANDED_OVER)
                 case Drain() | HandOver():
                     self.heard["drains"] += 1
                     await self.end(dict(self.kept))
@@ -176,7 +180,7 @@ class ActingFrontend:
         if self.act == "asks":
             await self.ask()
         self.kept[passed.slot if passed.slot >= 0 else -self.received] = connection
-        if self.act in ("keep", "slow", "plain"):
+        if self.act in ("keep", "slow", "plain", "leaves"):
             await self.report()
         else:
             await self.end(dict(self.kept))

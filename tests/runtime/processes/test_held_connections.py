@@ -13,7 +13,13 @@ import pytest
 import trio
 
 from triolet.runtime.config import RuntimeTimes
-from triolet.runtime.events import ChildFailed, ChildProgress, ChildReady
+from triolet.runtime.events import (
+    ChildFailed,
+    ChildGone,
+    ChildProgress,
+    ChildReady,
+    ChildStopped,
+)
 from triolet.runtime.processes.held_connections import HeldConnections
 from triolet.transports.takeover.memory import SLOT_BYTES, map_slots
 
@@ -88,6 +94,18 @@ async def test_a_connection_outlives_two_deaths_and_ends_with_a_drain() -> None:
         assert [await end_of(each) for each in (client, other)] == ["", ""]
         await bed.fleet.wait_drained()
         assert bed.fleet.held.ranks() == set()
+
+
+@pytest.mark.slow
+async def test_a_restart_hands_connections_over_and_is_no_death() -> None:
+    async with serving(["leaves", "keep"]) as (bed, connect):
+        client = await connect()
+        assert await answer_of(client) == "0 1 1 0"
+        bed.fleet.restart(0)
+        assert await answer_of(client) == "0 2 1 0 again"
+        assert await answer_of(await connect()) == "0 2 2 1"
+        assert bed.diary.of(ChildGone) == []
+        assert bed.diary.of(ChildStopped) == [ChildStopped("frontend 0", 1)]
 
 
 @pytest.mark.slow
