@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
+from triolet.api.responses.claims import Standing
 from triolet.api.responses.kept import KeptEnding
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
@@ -63,9 +64,16 @@ async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> Non
     assert store.cancel("r", "p", "late").record.ending is ending
 
 
-def kept_end(ended_ns: int, *, is_stored: bool, session: str = "") -> KeptEnding:
+def kept_end(
+    ended_ns: int, *, is_stored: bool, session: str = "", is_keyed: bool = False
+) -> KeptEnding:
     return KeptEnding(
-        ending=COMPLETED, token_count=0, ended_ns=ended_ns, is_stored=is_stored, session=session
+        ending=COMPLETED,
+        token_count=0,
+        ended_ns=ended_ns,
+        is_stored=is_stored,
+        session=session,
+        is_keyed=is_keyed,
     )
 
 
@@ -100,6 +108,14 @@ async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
     store.delete("r", "p")
     store.check_invariants()
     assert store.kept == 0
+
+
+async def test_an_unread_one_with_a_key_that_makes_room_is_not_executed_again() -> None:
+    store, now_ns = ResponseStore(ServerLimits(ended_responses_max=1)), time.monotonic_ns()
+    for name in ("first", "second"):
+        kept = kept_end(now_ns, is_stored=True, is_keyed=True)
+        store.keep_unread(name, kept, 100, lambda: None)
+    assert store.executions.execution_of("first", 0, now_ns).standing is Standing.GONE
 
 
 async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
