@@ -6,9 +6,9 @@ descriptors over the control socket, engines' addresses by membership.
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import lru_cache, partial
 
 import attrs
 import msgspec
@@ -51,14 +51,12 @@ from ..transports.control.handshake import ChildHandshake, perform_child_handsha
 from ..transports.control.passed_fds import close_fds
 from ..transports.links.channel import Peer
 from .frontend_home import FrontendHome, HomeOpener
+from .load_reports import LoadReports
 from .responses.foreign import ForeignResponses, RootCalls
 from .serving.server import serve_connections
 from .settings import settings_of_text
 from .throughput import ThroughputLog
 from .viewers import Viewers
-
-# The root balances by these reports; between two of them it counts what it passed itself.
-LOAD_PERIOD_S = 0.02
 
 
 async def main(child: ChildFds) -> None:
@@ -72,7 +70,7 @@ async def main(child: ChildFds) -> None:
     settings = settings_of_text(init.settings)
     await handshake.progress("load tokenizer", 0.0)
     try:
-        inputs = InputProcessor.load(settings.runtime)
+        inputs = load_inputs(init.settings)
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
     opener = HomeOpener(run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs)
@@ -104,55 +102,6 @@ async def main(child: ChildFds) -> None:
                     has_slots=home.application.slots is not None,
                 )
                 await FrontendProcess(init, control, home, opener).run(handshake, where)
-
-
-@attrs.define(eq=False)
-class LoadReports:
-    """Reports to the root how busy this frontend is: on change and never otherwise.
-
-    `look` takes the counts of this moment, `send` takes a report to the root. A burst of changes is
-    one report, so an idle frontend sleeps.
-    """
-
-    look: Callable[[], FrontendLoad]
-    send: Callable[[FrontendLoad], Awaitable[None]]
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def changed(self) -> None:
-        """A count may have changed. Cheap, and harmless when none has."""
-        self._changed.set()
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
-
-        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
-        """
-        task_status.started()
-        sent: FrontendLoad | None = None
-        while True:
-            self._changed = trio.Event()
-            load = self.look()
-            if load.ended or load != sent:
-                await self.send(load)
-                sent = load
-                await trio.sleep(LOAD_PERIOD_S)
-            with waiting_for("changes of the load"):
-                await self._changed.wait()
-
-    async def watch(
-        self,
-        event: Callable[[], trio.Event],
-        what: str,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Background task: report whenever `event`, which is replaced when it is set, was set."""
-        task_status.started()
-        while True:
-            following = event()
-            self.changed()  # of what came before this event: it was not waited for
-            with waiting_for(f"changes of {what}"):
-                await following.wait()
 
 
 @attrs.define(eq=False)
@@ -392,5 +341,17 @@ class FrontendProcess:
         }
 
 
+@lru_cache(maxsize=1)
+def load_inputs(settings_text: str) -> InputProcessor:
+    """Tokenizer and template of these settings. Raises `EngineError`."""
+    return InputProcessor.load(settings_of_text(settings_text).runtime)
+
+
+def prepare(settings_text: bytes) -> None:
+    """Load them before there is a frontend: 128 000 tokens take half a second."""
+    with suppress(EngineError):  # as each frontend will say
+        load_inputs(settings_text.decode())
+
+
 if __name__ == "__main__":
-    run_child(main)
+    run_child(main, prepare=prepare)

@@ -45,7 +45,7 @@ ROOMS = {
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
         "span_export", "schema", "http", "openai", "anthropic", "responses", "completions",
         "viewers", "commands", "application", "routes", "websocket", "serving", "frontend_home",
-        "frontend_process",
+        "load_reports", "frontend_process",
     ],
     "fuzz": [
         "drawing", "fuzzer", "observers", "other_process", "doubles", "chaos", "kv_accounting",

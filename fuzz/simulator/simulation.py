@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from ...api import frontend_process
+from ...api import frontend_process, load_reports
 from ...engine import block_names
 from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
@@ -157,7 +157,7 @@ def _one_process(
         (hang_watcher, "look_at_process", look),
         (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
         (server, "STATISTICS_PERIOD_S", STATISTICS_PERIOD_S),
-        (frontend_process, "LOAD_PERIOD_S", LOAD_PERIOD_S),
+        (load_reports, "LOAD_PERIOD_S", LOAD_PERIOD_S),
     )
     with ExitStack() as restored:
         restored.enter_context(quiet())

@@ -70,8 +70,15 @@ class StopOrder:
             self.scope.cancel(reason)
 
 
+def prepare_nothing(preparation: bytes) -> None:
+    """A default that does nothing."""
+
+
 def run_child(
-    async_main: Callable[[ChildFds], Awaitable[None]], *, exit_bound_s: float = EXIT_BOUND_S
+    async_main: Callable[[ChildFds], Awaitable[None]],
+    *,
+    prepare: Callable[[bytes], object] = prepare_nothing,
+    exit_bound_s: float = EXIT_BOUND_S,
 ) -> NoReturn:
     """Run `async_main(fds)` until a stop is ordered, then exit the process. Call it last of all.
 
@@ -79,11 +86,13 @@ def run_child(
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1;
     with 72 when it is the death of a process of its own that was killed from outside.
 
-    In a fork server this is where the copies begin.
+    In a fork server this is where the copies begin, once it has called `prepare` with what the
+    parent has for that. What this makes is in each copy; it starts no thread.
     """
     settle_modules()
     if sys.argv[4:] == [FORKS]:
-        (control_fd, death_fd, words_fd), ahead = serve_forks(*map(int, sys.argv[1:4]))
+        own = [int(word) for word in sys.argv[1:4]]
+        (control_fd, death_fd, words_fd), ahead = serve_forks(own, prepare)
     else:
         control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
     # `boot` has done this already, unless the module was started in some other way.

@@ -9,6 +9,9 @@ notice, its exit and its end are as those of a spawned process, and the death of
 touch it. The server has one thread and runs no loop, so nothing is in the middle of anything when
 it forks; the interpreter's own handlers run as around `os.fork`. Those of C libraries do not, so a
 module that has started threads when it is imported cannot be forked.
+
+A module may prepare what all its processes need besides, from what the parent sends: loaded once,
+it is there in each that is forked.
 """
 
 import ctypes
@@ -18,7 +21,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import attrs
@@ -34,7 +37,7 @@ from .title import set_title
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 # A fork takes milliseconds; the machine may have other work.
 FORK_S = 2.0
-_WARM = b"warm"
+_PREPARE, _WARM = b"prepare", b"warm"
 _SEPARATOR = "\n"
 _REQUEST_BYTES_MAX = 4096
 _ANSWER_BYTES_MAX = 64
@@ -56,8 +59,14 @@ class ForkServer:
     warm: bool = attrs.field(default=False, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
-    async def wait_warm(self) -> None:
-        """Return when everything is imported. Raises `OSError` if the server is gone."""
+    async def wait_warm(self, preparation: bytes = b"") -> None:
+        """Have it prepare; return when everything is there. Raises `OSError` if it is gone."""
+        memory = os.memfd_create("triolet-preparation")
+        try:
+            os.pwrite(memory, preparation, 0)
+            socket.send_fds(self.process.control, [_PREPARE], [memory])
+        finally:
+            os.close(memory)
         await self._receive()
         self.warm = True
 
@@ -106,18 +115,23 @@ class ForkServer:
 
 
 def serve_forks(
-    control_fd: int, death_fd: int, words_fd: int
+    own: Sequence[int], prepare: Callable[[bytes], object]
 ) -> tuple[list[int], tuple[Spawned, ...]]:
-    """Fork for each request; return in what was forked, with its own three descriptors and the
-    processes that it was to start ahead.
+    """Prepare with what comes first, then fork for each request; return in what was forked, with
+    three descriptors like our `own`, and the processes that it was to start ahead.
 
     In the server itself it never returns: it exits when a stop is ordered, or the parent is gone.
     Raises `RuntimeError` if this process has more than one thread.
     """
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("a process with several threads cannot be forked")
+    control_fd, death_fd, words_fd = own
     set_title("fork server")
     control = socket.socket(fileno=control_fd)
+    _, memory = _next_request(control, death_fd)
+    for fd in memory:  # one, where there was room for it
+        prepare(os.pread(fd, os.fstat(fd).st_size, 0))
+        os.close(fd)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("a process with several threads cannot be forked")
     control.send(_WARM)
     while True:
         request, fds = _next_request(control, death_fd)

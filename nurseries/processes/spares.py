@@ -128,7 +128,7 @@ class Spares:
     """Up to `count` spares for the children of one `role`, which run `module`.
 
     `warm_up_s` is how long one may take to HELLO. With `forks` they are made by a fork server,
-    whose module starts no threads while it is imported.
+    whose module starts no threads while it is imported; it gets the `preparation`, see `run_child`.
     """
 
     role: str
@@ -139,6 +139,7 @@ class Spares:
     readiness: Readiness
     ahead: Sequence[str] = ()
     forks: bool = False
+    preparation: bytes = b""
     kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
     # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
@@ -322,7 +323,7 @@ class Spares:
                 server = self._server = ForkServer(process)
                 try:
                     with trio.move_on_after(self.warm_up_s):
-                        await server.wait_warm()
+                        await server.wait_warm(self.preparation)
                     if server.warm:
                         self.readiness.notify()
                         await process.wait_exited()

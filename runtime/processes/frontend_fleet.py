@@ -114,7 +114,8 @@ class FrontendFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             spares_count=self.settings.spare_frontends,
-            fds_of=self._fds_of,
+            preparation=self.settings_text.encode(),
+            fds_of=lambda rank: list(self._descriptors(rank).values()),
             blocked_s=BLOCKED_S,
             readiness=self.readiness,
             run_child=self.run_child,
@@ -145,9 +146,6 @@ class FrontendFleet:
             "counters": None if self._counters is None else self._counters.fd,
         }
         return {name: fd for name, fd in fds.items() if fd is not None}
-
-    def _fds_of(self, rank: int) -> Sequence[int]:
-        return list(self._descriptors(rank).values())
 
     def _hold_journal(self, rank: int) -> int:
         """Slots and a home with a journal, which is returned, for a rank. Raises `BootRefused`."""

@@ -99,6 +99,7 @@ class ProcessSupervisor:
     chance: random.Random = attrs.field(factory=random.Random)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
+    preparation: bytes = b""  # of the fork server: see `run_child`
     table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
     blocked_s: float | None = None  # see `ChildPlan`
@@ -124,6 +125,7 @@ class ProcessSupervisor:
             readiness=self.readiness,
             ahead=self.ahead,
             forks=True,
+            preparation=self.preparation,
             kernel=self.kernel,
             on_stuck=lambda name, reason: self.on_event(ChildFailed(name, reason)),
         )

@@ -32,12 +32,14 @@ pytestmark = pytest.mark.slow
 
 
 @asynccontextmanager
-async def open_server(module: str = "obedient") -> AsyncIterator[ForkServer]:
+async def open_server(
+    module: str = "obedient", preparation: bytes = b""
+) -> AsyncIterator[ForkServer]:
     spec = attrs.evolve(spec_of(module, name="forks"), forks=True)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec, ladder=PATIENT) as process:
             server = ForkServer(process)
-            await server.wait_warm()
+            await server.wait_warm(preparation)
             yield server
 
 
@@ -73,6 +75,16 @@ async def test_the_end_of_the_server_is_not_that_of_what_it_forked() -> None:
         assert await receive_ready(process) == "ready"
         with pytest.raises(ConnectionError):
             await server.fork()
+
+
+async def test_what_the_server_has_prepared_is_there_in_what_it_forks() -> None:
+    large = b"x" * 100_000  # more than a message may have
+    async with open_server("prepares", large) as server:
+        for _ in range(2):
+            async with open_fork(await server.fork()) as process:
+                await trio.lowlevel.wait_readable(process.control)
+                text, place = process.control.recv(200_000).split(b" in ")
+                assert (text, int(place)) == (large, server.process.pid)
 
 
 async def test_what_starts_ahead_is_a_child_of_what_was_forked() -> None:

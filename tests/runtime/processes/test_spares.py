@@ -208,6 +208,7 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
 async def test_a_spare_that_was_taken_for_what_cannot_begin_is_ended() -> None:
     async def let_begin_no_more() -> None:
         async with open_bed("ready") as bed:
+            await bed.wait_ready(1)
             await bed.wait_warm()
             bed.fleet.processes.owner = Refuser(bed.fleet)
             os.kill(bed.engine_pid(), signal.SIGKILL)

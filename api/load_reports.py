@@ -1,0 +1,61 @@
+"""Reports of load: how busy a frontend is, for the root, which balances connections by that."""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ..nurseries.tasks.background import waiting_for
+from ..runtime.messages import FrontendLoad
+
+# The root balances by these reports; between two of them it counts what it passed itself.
+LOAD_PERIOD_S = 0.02
+
+
+@attrs.define(eq=False)
+class LoadReports:
+    """Reports to the root how busy this frontend is: on change and never otherwise.
+
+    `look` takes the counts of this moment, `send` takes a report to the root. A burst of changes is
+    one report, so an idle frontend sleeps.
+    """
+
+    look: Callable[[], FrontendLoad]
+    send: Callable[[FrontendLoad], Awaitable[None]]
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed. Cheap, and harmless when none has."""
+        self._changed.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
+
+        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
+        """
+        task_status.started()
+        sent: FrontendLoad | None = None
+        while True:
+            self._changed = trio.Event()
+            load = self.look()
+            if load.ended or load != sent:
+                await self.send(load)
+                sent = load
+                await trio.sleep(LOAD_PERIOD_S)
+            with waiting_for("changes of the load"):
+                await self._changed.wait()
+
+    async def watch(
+        self,
+        event: Callable[[], trio.Event],
+        what: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task: report whenever `event`, which is replaced when it is set, was set."""
+        task_status.started()
+        while True:
+            following = event()
+            self.changed()  # of what came before this event: it was not waited for
+            with waiting_for(f"changes of {what}"):
+                await following.wait()
