@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import attrs
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from ..api.commands.figures import check_file
 from ..engine.errors import InvalidParameter
+
+# What `--help` shows together.
+PRESSED, LOAD, RESULT = (
+    Group(title, sort_key=place) for place, title in enumerate(("Server", "Load", "Result"))
+)
 
 
 class Protocol(enum.StrEnum):
@@ -30,39 +35,56 @@ class BenchOptions:
     """The load, where it goes, and how the result is shown."""
 
     url: Annotated[
-        str, Parameter(help="Server to press, as http://host:port; without it one is started.")
+        str,
+        Parameter(
+            group=PRESSED, help="Server to press, as http://host:port; without it one is started."
+        ),
     ] = ""
-    api_key: Annotated[str, Parameter(help="Key to send.", env_var="TRIOLET_API_KEY")] = (
-        attrs.field(default="", repr=False)
-    )
+    api_key: Annotated[
+        str, Parameter(group=PRESSED, help="Key to send.", env_var="TRIOLET_API_KEY")
+    ] = attrs.field(default="", repr=False)
     protocol: Annotated[
-        Protocol, Parameter(help="lanes (WebSocket), sse, chat (streamed), or http (whole).")
+        Protocol,
+        Parameter(group=LOAD, help="lanes (WebSocket), sse, chat (streamed), or http (whole)."),
     ] = Protocol.LANES
-    requests: Annotated[int, Parameter(help="How many requests in all.")] = 256
-    in_flight: Annotated[int, Parameter(help="Maximum number of requests at once.")] = 64
+    requests: Annotated[int, Parameter(group=LOAD, help="How many requests in all.")] = 256
+    in_flight: Annotated[int, Parameter(group=LOAD, help="Maximum number of requests at once.")] = (
+        64
+    )
     rate: Annotated[
         float,
-        Parameter(help="Arrivals a second, at random times; 0: as soon as an earlier one ends."),
+        Parameter(
+            group=LOAD,
+            help="Arrivals a second, at random times; 0: as soon as an earlier one ends.",
+        ),
     ] = 0.0
-    prompt_words: Annotated[int, Parameter(help="Length of each prompt, in words.")] = 16
+    prompt_words: Annotated[int, Parameter(group=LOAD, help="Length of each prompt, in words.")] = (
+        16
+    )
     prompt_words_max: Annotated[
-        int, Parameter(help="Longest prompt, in words, if they are of different lengths.")
+        int,
+        Parameter(group=LOAD, help="Longest prompt, in words, if they are of different lengths."),
     ] = 0
-    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 64
+    tokens: Annotated[int, Parameter(group=LOAD, help="Length of each answer, in tokens.")] = 64
     merge_ms: Annotated[
-        int, Parameter(help="Merge windows to ask for, in ms (lanes and sse); 0: none.")
+        int, Parameter(group=LOAD, help="Merge windows to ask for, in ms (lanes and sse); 0: none.")
     ] = 0
-    seed: Annotated[int, Parameter(help="Same seed, same prompts and times.")] = 0
-    warm_up: Annotated[int, Parameter(help="Requests before those that count.")] = 16
+    seed: Annotated[int, Parameter(group=LOAD, help="Same seed, same prompts and times.")] = 0
+    warm_up: Annotated[int, Parameter(group=LOAD, help="Requests before those that count.")] = 16
     json: Annotated[
         str,
         Parameter(
+            group=RESULT,
             help="Write the figures as JSON to this file, or to stdout: -",
             allow_leading_hyphen=True,
         ),
     ] = ""
-    frontends: Annotated[int, Parameter(help="Frontends of the server that is started.")] = 1
-    engines: Annotated[int, Parameter(help="Engines of the server that is started.")] = 1
+    frontends: Annotated[
+        int, Parameter(group=PRESSED, help="Frontends of the server that is started.")
+    ] = 1
+    engines: Annotated[
+        int, Parameter(group=PRESSED, help="Engines of the server that is started.")
+    ] = 1
 
 
 TRANSFORMERS = "transformers"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import attrs
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from ...engine.errors import InvalidParameter
 from ...engine.kernels.library import machine_isas
@@ -43,67 +43,95 @@ SIZES = {
 }
 # Each takes as long as such a server takes to start.
 TARGET_KILLS = 20
+# What `--help` shows together.
+FAULTS, SERVER, TARGET, REPORT = (
+    Group(title, sort_key=place)
+    for place, title in enumerate(("Faults", "Server", "Another server", "Report"))
+)
 
 
 @attrs.frozen(kw_only=True)
 class ChaosOptions:
     """One campaign. Raises `InvalidParameter`."""
 
-    seed: Annotated[int, Parameter(help="What decides every fault and its moment.")] = 1
+    seed: Annotated[
+        int, Parameter(group=FAULTS, help="What decides every fault and its moment.")
+    ] = 1
     profile: Annotated[
         Profile | None,
         Parameter(
+            group=FAULTS,
             help="quick: each kind once; nightly: all kinds for an hour;"
-            " release: 10 000 processes killed at random."
+            " release: 10 000 processes killed at random.",
         ),
     ] = None
     faults: Annotated[
-        int | None, Parameter(help="How many, before the root's death: 300, or the profile's.")
+        int | None,
+        Parameter(group=FAULTS, help="How many, before the root's death: 300, or the profile's."),
     ] = None
     minutes: Annotated[
-        float | None, Parameter(help="Stop making faults after this time; then the root dies.")
+        float | None,
+        Parameter(group=FAULTS, help="Stop making faults after this time; then the root dies."),
     ] = None
-    engines: Annotated[int, Parameter(help="Engines; two show that one may die.")] = 2
-    frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
+    engines: Annotated[int, Parameter(group=SERVER, help="Engines; two show that one may die.")] = 2
+    frontends: Annotated[
+        int, Parameter(group=SERVER, help="Frontends; two show that one may die.")
+    ] = 2
     executor: Annotated[
-        str, Parameter(help="What computes, as of serve: null, native or torch.")
+        str, Parameter(group=SERVER, help="What computes, as of serve: null, native or torch.")
     ] = "null"
-    step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
-    workers: Annotated[int, Parameter(help="Workers of each engine; more than 1 need null.")] = 1
+    step: Annotated[
+        float, Parameter(group=SERVER, help="Seconds of a step of the null executor.")
+    ] = 0.01
+    workers: Annotated[
+        int, Parameter(group=SERVER, help="Workers of each engine; more than 1 need null.")
+    ] = 1
     kv_blocks: Annotated[
-        int, Parameter(help="Of each engine, as of serve; with few, replays meet a full cache.")
+        int,
+        Parameter(
+            group=SERVER, help="Of each engine, as of serve; with few, replays meet a full cache."
+        ),
     ] = 0
     unlike: Annotated[
         bool,
-        Parameter(help="Its engines have different instruction sets, and no stream in common."),
+        Parameter(
+            group=SERVER,
+            help="Its engines have different instruction sets, and no stream in common.",
+        ),
     ] = False
     only: Annotated[
-        tuple[FaultKind, ...], Parameter(help="Make faults of these kinds alone, not of all.")
+        tuple[FaultKind, ...],
+        Parameter(group=FAULTS, help="Make faults of these kinds alone, not of all."),
     ] = ()
     disk: Annotated[
         bool,
-        Parameter(help="Its journals are on disk: which is full at times, and they are torn."),
+        Parameter(
+            group=FAULTS,
+            help="Its journals are on disk: which is full at times, and they are torn.",
+        ),
     ] = False
     patience: Annotated[
         float,
-        Parameter(help="Multiply all time limits by this factor, for busy machines."),
+        Parameter(group=FAULTS, help="Multiply all time limits by this factor, for busy machines."),
     ] = 1.0
     target: Annotated[
         str,
         Parameter(
+            group=TARGET,
             help="Command line of another OpenAI-compatible server, whose processes are killed"
-            " instead, 20 times: what do its clients lose?"
+            " instead, 20 times: what do its clients lose?",
         ),
     ] = ""
-    target_url: Annotated[str, Parameter(help="Where the API of --target is, on this machine.")] = (
-        "http://127.0.0.1:8000/v1"
-    )
+    target_url: Annotated[
+        str, Parameter(group=TARGET, help="Where the API of --target is, on this machine.")
+    ] = "http://127.0.0.1:8000/v1"
     target_model: Annotated[
-        str, Parameter(help="The model to ask it for: the first that it lists.")
+        str, Parameter(group=TARGET, help="The model to ask it for: the first that it lists.")
     ] = ""
     merge: Annotated[
         tuple[str, ...],
         Parameter(
+            group=REPORT,
             help="Run nothing: sum up the reports of sittings, which are files of --report, each"
             " of another seed, and else of the same command on the same code.",
             consume_multiple=True,
@@ -113,13 +141,15 @@ class ChaosOptions:
     json: Annotated[
         str,
         Parameter(
+            group=REPORT,
             name=("--json", "--report"),
             help="Write what it found as JSON to this file, or to stdout: -",
             allow_leading_hyphen=True,
         ),
     ] = ""
     picture: Annotated[
-        str, Parameter(help="Draw streams and faults over time, as SVG, to this file.")
+        str,
+        Parameter(group=REPORT, help="Draw streams and faults over time, as SVG, to this file."),
     ] = ""
 
     def __attrs_post_init__(self) -> None:
