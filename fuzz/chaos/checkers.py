@@ -198,8 +198,9 @@ def judge_quiet(baseline: QuietLook, now: QuietLook) -> list[Violation]:
 
 
 def _judge_processes(baseline: QuietLook, now: QuietLook) -> Iterator[Violation]:
-    if set(now.places) != set(baseline.places):
-        yield Violation("I5", f"the tree has {sorted(now.places)}, not {sorted(baseline.places)}")
+    lacks, more = baseline.places.keys() - now.places, now.places.keys() - baseline.places
+    if lacks or more:
+        yield Violation("I5", f"the tree lacks {sorted(lacks)}, and has {sorted(more)} besides")
     strangers = now.pids - {look.pid for look in now.places.values()}
     if strangers:
         yield Violation("I5", f"processes outside of the tree: {sorted(strangers)}")

@@ -57,6 +57,8 @@ class ForkServer:
     process: Process
     fork_s: float = FORK_S
     warm: bool = attrs.field(default=False, init=False)
+    # It did not answer, and was killed for that.
+    hung: bool = attrs.field(default=False, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def wait_warm(self, preparation: bytes = b"") -> None:
@@ -85,6 +87,7 @@ class ForkServer:
                 with trio.CancelScope(shield=True, relative_deadline=self.fork_s) as patience:
                     answer, fds = await self._receive()
                 if patience.cancelled_caught:
+                    self.hung = True
                     self.process.kill_group()
                     raise TimeoutError(f"{self.process.spec.name} does not answer")
                 if not fds:

@@ -5,7 +5,8 @@ under whatever the settings are by then; a run that begins takes one if there is
 decides when one is started: a spare must never compete with what is needed now, so it is due only
 when every process of the run has been ready for a while, at the start as after a restart. Where a
 fork server makes them a spare that was taken is replaced at once. One that is lost while it waits
-is no failure of a child: it is replaced, after a delay that doubles as long as spares do not last.
+is no failure of a child: it is replaced, after a delay that doubles as long as spares do not last,
+unless they are killed from outside.
 
 A fork server is the first process of its role, and the role's are forked from the start: else all
 that dies until the server has imported, late since it must not compete, imports once more. Where
@@ -108,11 +109,13 @@ class SparePolicy:
         self.since_s = None
         self.losses = 0
 
-    def handle_lost(self, now: float) -> None:
-        """It died, hung, or did not come up."""
+    def handle_lost(self, now: float, *, was_killed: bool = False) -> None:
+        """It died, hung, or did not come up. One that was warm and `was_killed` from outside could
+        have been kept.
+        """
         assert self.since_s is not None
         lasted_s, self.since_s = now - self.since_s, None
-        self.losses = 1 if lasted_s >= LASTED_S else self.losses + 1
+        self.losses = 1 if was_killed or lasted_s >= LASTED_S else self.losses + 1
         # Bounded before the power is taken.
         doublings = min(self.losses - 1, int(math.log2(DELAY_MAX_S / DELAY_MIN_S)) + 1)
         self._not_before_s = now + min(DELAY_MAX_S, DELAY_MIN_S * 2.0**doublings)
@@ -293,9 +296,11 @@ class Spares:
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
+        waits: KeptProcess | None = None
 
         def kept(process: KeptProcess) -> None:
-            self._kept[place] = process
+            nonlocal waits
+            waits = self._kept[place] = process
 
         try:
             spec = ProcessSpec(
@@ -311,13 +316,15 @@ class Spares:
         finally:
             if policy.since_s is not None:
                 self._kept.pop(place, None)
-                policy.handle_lost(trio.current_time())
+                was_killed = waits is not None and waits.warm and _was_killed(waits.process)
+                policy.handle_lost(trio.current_time(), was_killed=was_killed)
 
     async def _keep_server(self, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
         spec = ProcessSpec(
             self._server_name, self.module, environment=ENVIRONMENT, forks=True, kernel=self.kernel
         )
+        server: ForkServer | None = None
         try:
             async with open_process(spec, ladder=self.ladder) as process:
                 server = self._server = ForkServer(process)
@@ -333,5 +340,11 @@ class Spares:
         except OSError:
             pass  # as above
         finally:
-            policy.handle_lost(trio.current_time())
+            is_good = server is not None and server.warm and not server.hung
+            was_killed = is_good and _was_killed(process)
+            policy.handle_lost(trio.current_time(), was_killed=was_killed)
             self.readiness.notify()
+
+
+def _was_killed(process: Process) -> bool:
+    return process.exit is not None and process.exit.was_killed
