@@ -5,12 +5,13 @@ under whatever the settings are by then; a run that begins takes one if there is
 decides when one is started: a spare must never compete with what is needed now, so it is due only
 when every process of the run has been ready for a while, at the start as after a restart. Where a
 fork server makes them a spare that was taken is replaced at once. One that is lost while it waits
-is no failure of a child: it is replaced, after a delay that doubles as long as spares do not last,
-unless they are killed from outside.
+is no failure of a child: it is replaced, after a delay that doubles as long as spares do not last;
+at once if it was killed from outside, which says nothing of the next.
 
 A fork server is the first process of its role, and the role's are forked from the start: else all
-that dies until the server has imported, late since it must not compete, imports once more. Where
-processes start others ahead, and both import at once, the server comes last.
+that dies until the server has imported, late since it must not compete, imports once more. So it is
+again when it was killed. Where processes start others ahead, and both import at once, the server
+comes last.
 """
 
 import math
@@ -103,19 +104,17 @@ class SparePolicy:
         assert self.since_s is None, "a place is for one"
         self.since_s = now
 
-    def handle_taken(self) -> None:
-        """It was of use; the next one needs no delay."""
+    def handle_good(self) -> None:
+        """It was taken, or killed from outside when it was warm; the next one needs no delay."""
         assert self.since_s is not None
         self.since_s = None
         self.losses = 0
 
-    def handle_lost(self, now: float, *, was_killed: bool = False) -> None:
-        """It died, hung, or did not come up. One that was warm and `was_killed` from outside could
-        have been kept.
-        """
+    def handle_lost(self, now: float) -> None:
+        """It died, hung, or did not come up."""
         assert self.since_s is not None
         lasted_s, self.since_s = now - self.since_s, None
-        self.losses = 1 if was_killed or lasted_s >= LASTED_S else self.losses + 1
+        self.losses = 1 if lasted_s >= LASTED_S else self.losses + 1
         # Bounded before the power is taken.
         doublings = min(self.losses - 1, int(math.log2(DELAY_MAX_S / DELAY_MIN_S)) + 1)
         self._not_before_s = now + min(DELAY_MAX_S, DELAY_MIN_S * 2.0**doublings)
@@ -223,7 +222,7 @@ class Spares:
         for place, kept in sorted(self._kept.items(), key=lambda item: (not item[1].warm, item[0])):
             if (spawned := kept.take()) is not None:
                 del self._kept[place]
-                self._policies[place].handle_taken()
+                self._policies[place].handle_good()
                 return spawned
         return None
 
@@ -253,7 +252,7 @@ class Spares:
 
     @property
     def _is_first(self) -> bool:
-        """Whether the role's processes wait for the server: not any more when it was lost."""
+        """Whether the role's processes wait for the server: not when it could not be kept."""
         return self._has_first and not self._server_policy.losses
 
     def _server_can_start_since(self) -> float:
@@ -316,8 +315,10 @@ class Spares:
         finally:
             if policy.since_s is not None:
                 self._kept.pop(place, None)
-                was_killed = waits is not None and waits.warm and _was_killed(waits.process)
-                policy.handle_lost(trio.current_time(), was_killed=was_killed)
+                if waits is not None and waits.warm and _was_killed(waits.process):
+                    policy.handle_good()
+                else:
+                    policy.handle_lost(trio.current_time())
 
     async def _keep_server(self, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
@@ -340,9 +341,10 @@ class Spares:
         except OSError:
             pass  # as above
         finally:
-            is_good = server is not None and server.warm and not server.hung
-            was_killed = is_good and _was_killed(process)
-            policy.handle_lost(trio.current_time(), was_killed=was_killed)
+            if server is not None and server.warm and not server.hung and _was_killed(process):
+                policy.handle_good()
+            else:
+                policy.handle_lost(trio.current_time())
             self.readiness.notify()
 
 

@@ -44,7 +44,7 @@ def test_a_spare_is_due_after_a_while_and_one_at_a_time() -> None:
     assert policy.next_start(5.0) == 5.0 + SETTLE_S
     policy.handle_started(6.0)
     assert policy.next_start(5.0) == math.inf
-    policy.handle_taken()
+    policy.handle_good()
     assert policy.next_start(9.0) == 9.0 + SETTLE_S
 
 
@@ -62,18 +62,10 @@ def test_lost_ones_are_replaced_later_and_later() -> None:
     assert policy.next_start(-100.0) == now + LASTED_S + DELAY_MIN_S
 
 
-def test_kills_from_outside_do_not_make_the_next_one_wait_longer() -> None:
-    policy = SparePolicy()
-    for _ in range(3):
-        policy.handle_started(0.0)
-        policy.handle_lost(0.0, was_killed=True)
-        assert (policy.losses, policy.next_start(-100.0)) == (1, DELAY_MIN_S)
-
-
 def test_one_that_was_of_use_ends_the_row_of_losses() -> None:
     policy = SparePolicy()
     policy.handle_started(0.0)
     policy.handle_lost(0.0)
     policy.handle_started(5.0)
-    policy.handle_taken()
+    policy.handle_good()
     assert policy.losses == 0
