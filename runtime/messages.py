@@ -123,14 +123,20 @@ class ServerPlaces:
 
 @attrs.frozen(kw_only=True)
 class EngineMember:
-    """One engine as membership lists it. `ready` is set exactly in state READY."""
+    """One engine as membership lists it."""
 
     rank: int
     epoch: int
     state: EngineState
-    ready: EngineReady | None = None
+    # What its latest life that was ready said: the next one is expected to; None once given up.
+    latest: EngineReady | None = None
     cause: str = ""  # of the last death: signal, exit code or exception, and last words
     restarts: int = 0
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """What it says of itself, exactly in state READY."""
+        return self.latest if self.state is EngineState.READY else None
 
 
 @attrs.frozen

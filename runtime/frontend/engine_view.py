@@ -34,8 +34,8 @@ class EngineView:
     _met: set[Peer] = attrs.field(factory=set, init=False)
     _ready: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _draining: set[Peer] = attrs.field(factory=set, init=False)
-    # {rank: what its latest READY said}, of those that were not given up.
-    _latest: dict[int, EngineReady] = attrs.field(factory=dict, init=False)
+    # What those that were not given up said when they were ready last, in whichever life.
+    _latest: list[EngineReady] = attrs.field(factory=list, init=False)
 
     def handle_membership(self, membership: EngineMembership) -> dict[Peer, str] | None:
         """Numbered full snapshots, the latest wins; None for an older one.
@@ -51,12 +51,8 @@ class EngineView:
             for member in membership.engines
             if member.state is EngineState.READY and member.ready is not None
         }
-        for member in membership.engines:
-            if member.ready is not None:
-                self._latest[member.rank] = member.ready
-            elif member.state is EngineState.FAILED:
-                self._latest.pop(member.rank, None)
-        lengths = [each.max_model_len for each in self._latest.values()]
+        self._latest = [each.latest for each in membership.engines if each.latest is not None]
+        lengths = [each.max_model_len for each in self._latest]
         self.max_model_len = min(lengths, default=math.inf)
         over = {peer for peer in self._met if self.is_over(peer)}
         gone = over | (self._ready.keys() - ready.keys())
@@ -129,7 +125,7 @@ class EngineView:
 
     def expected(self) -> frozenset[str]:
         """Numerics ids of the engines that are there or may come back."""
-        return frozenset(ready.numerics_id for ready in self._latest.values())
+        return frozenset(ready.numerics_id for ready in self._latest)
 
     def health(self) -> list[EngineHealth]:
         """Each engine's state as it is from here: ready also means that the link is up."""

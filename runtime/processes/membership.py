@@ -6,6 +6,7 @@ latest wins.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -35,19 +36,17 @@ class EngineDirectory:
         previous = self._members.get(rank)
         assert previous is None or epoch > previous.epoch
         state = EngineState.STARTING if previous is None else EngineState.RESTARTING
-        cause = "" if previous is None else previous.cause
-        restarts = 0 if previous is None else previous.restarts + 1
-        return self._replace(
-            EngineMember(rank=rank, epoch=epoch, state=state, cause=cause, restarts=restarts)
-        )
+        if previous is None:
+            return self._replace(EngineMember(rank=rank, epoch=epoch, state=state))
+        return self._change(rank, epoch=epoch, state=state, restarts=previous.restarts + 1)
 
     def handle_ready(self, rank: int, ready: EngineReady) -> EngineMembership:
         """The engine of this rank's current epoch can take work."""
-        return self._change(rank, state=EngineState.READY, ready=ready)
+        return self._change(rank, state=EngineState.READY, latest=ready)
 
     def handle_gone(self, rank: int, cause: str) -> EngineMembership:
         """The engine died, for `cause`; frontends end or move its streams."""
-        return self._change(rank, state=EngineState.RESTARTING, ready=None, cause=cause)
+        return self._change(rank, state=EngineState.RESTARTING, cause=cause)
 
     def handle_failing(self, rank: int, cause: str) -> EngineMembership | None:
         """The engine will die, for `cause`; None if it does not take work anyway."""
@@ -57,12 +56,12 @@ class EngineDirectory:
 
     def handle_hung(self, rank: int, cause: str) -> EngineMembership:
         """A worker of the engine stood still, which will have another."""
-        member = self._members[rank]
-        return self._change(rank, state=member.state, ready=member.ready, cause=cause)
+        return self._change(rank, cause=cause)
 
     def handle_failed(self, rank: int, cause: str = "") -> EngineMembership:
         """The engine is given up; `cause` if that is not its last death. It may be revived."""
-        return self._change(rank, state=EngineState.FAILED, ready=None, cause=cause or None)
+        cause = cause or self._members[rank].cause
+        return self._change(rank, state=EngineState.FAILED, latest=None, cause=cause)
 
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
@@ -86,17 +85,8 @@ class EngineDirectory:
         """Whether an engine was lost for good; the exit code says so."""
         return any(m.state is EngineState.FAILED for m in self._members.values())
 
-    def _change(
-        self,
-        rank: int,
-        *,
-        state: EngineState,
-        ready: EngineReady | None,
-        cause: str | None = None,
-    ) -> EngineMembership:
-        member = self._members[rank]
-        cause = member.cause if cause is None else cause
-        return self._replace(attrs.evolve(member, state=state, ready=ready, cause=cause))
+    def _change(self, rank: int, **changes: Any) -> EngineMembership:
+        return self._replace(attrs.evolve(self._members[rank], **changes))
 
     def _replace(self, member: EngineMember) -> EngineMembership:
         self._members[member.rank] = member

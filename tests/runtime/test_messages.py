@@ -9,7 +9,7 @@ from triolet.transports.codec import Codec
 from .children.acting_engine import READY
 
 MEMBERSHIP = messages.EngineMembership(
-    3, [messages.EngineMember(rank=0, epoch=2, state=EngineState.READY, ready=READY, restarts=1)]
+    3, [messages.EngineMember(rank=0, epoch=2, state=EngineState.READY, latest=READY, restarts=1)]
 )
 FOREIGN_CALL = messages.ForeignCall(
     caller=0,

@@ -200,6 +200,18 @@ async def test_a_request_that_comes_while_no_engine_is_there_waits_for_one(
         assert (counts.requests_waiting, counts.requests_migrated_total) == (0, 0)
 
 
+async def test_it_waits_at_a_frontend_that_is_new_while_no_engine_is_there(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        bed.lose_engine(0)
+        async with bed.open_successor(2) as successor:
+            successor.client.handle_rebuilt()
+            async with successor.generate("hello", ENDLESS):
+                await trio.testing.wait_all_tasks_blocked()
+                assert successor.statistics().frontend.requests_waiting == 1
+
+
 async def test_one_that_waits_for_its_first_engine_in_vain_says_what_engines_do(
     null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -28,10 +28,13 @@ def test_an_engine_lives_dies_and_is_given_up() -> None:
         None,
         "was killed by SIGKILL",
     )
+    assert gone.latest == READY, "what a frontend that is new then can expect"
     again = directory.handle_starting(0, 2).engines[0]
     assert (again.epoch, again.restarts, again.cause) == (2, 1, "was killed by SIGKILL")
+    assert (again.ready, again.latest) == (None, READY)
     assert directory.any_left()
-    assert directory.handle_failed(0).engines[0].state is EngineState.FAILED
+    failed = directory.handle_failed(0).engines[0]
+    assert (failed.state, failed.latest) == (EngineState.FAILED, None)
     assert not directory.any_left()
     assert directory.any_failed()
 
