@@ -99,9 +99,13 @@ class ConnectionBalancer:
         are_up = all(rank in self._frontends for rank in holding)
         return are_up and all(each.is_idle() for each in self._frontends.values())
 
-    def is_served_out(self, rank: int) -> bool:
-        """Whether this frontend has no connection, or is gone."""
-        return rank not in self._frontends or self._frontends[rank].is_idle()
+    def is_idle_at(self, rank: int) -> bool:
+        """Whether this frontend is there and has no connection."""
+        return rank in self._frontends and self._frontends[rank].is_idle()
+
+    def is_busy(self, rank: int) -> bool:
+        """Whether this frontend is there and has one; one that is dying is not."""
+        return rank in self._frontends and not self._frontends[rank].is_idle()
 
     def is_linked(self, engines: int) -> bool:
         """Whether every frontend has so many engines that take requests."""

@@ -264,18 +264,18 @@ class FrontendFleet:
             order = HandOver() if not self.settings.journal.disabled else Drain()
             await child.send_if_possible(order, self.pass_timeout_s)
             with waiting_for(f"the connections of frontend {rank} to end"):
-                while not self.balancer.is_served_out(rank):
+                while self.balancer.is_busy(rank):
                     await self.changed.wait()
         if self.processes.ready.get(rank) is child:
             self._begin_anew(rank)
 
     def _begin_anew(self, rank: int) -> None:
         """Restart a frontend now; with a journal it is killed, so that its next life goes on."""
-        child, is_idle = self.processes.ready.get(rank), self.balancer.is_served_out(rank)
-        if child is not None and not (self.settings.journal.disabled or is_idle):
+        child, is_idle = self.processes.ready.get(rank), self.balancer.is_idle_at(rank)
+        if child is not None and (self.settings.journal.disabled or is_idle):
+            self.held.handle_stopping(rank)  # in order, it ends them
+        elif child is not None:
             child.process.send_signal(signal.SIGKILL)
-        else:
-            self.held.handle_stopping(rank)
         self.processes.restart(rank)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:

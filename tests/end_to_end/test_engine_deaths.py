@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 
 GO_ON = "requests go on at"
 CHAT_PATH = "/v1/chat/completions"
-TOKENS = 300
+# Long enough to be under way still when a slow client sees them so.
+TOKENS = 600
 # Streams that are killed have so many tokens at least, and have not ended.
 BEGUN = 20
 STORY = "Tell me a story about a fox."

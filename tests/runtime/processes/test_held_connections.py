@@ -109,6 +109,16 @@ async def test_a_restart_hands_connections_over_and_is_no_death() -> None:
 
 
 @pytest.mark.slow
+async def test_a_restart_in_the_moment_of_a_death_ends_no_connection() -> None:
+    async with serving(["keep"]) as (bed, connect):
+        client = await connect()
+        assert await answer_of(client) == "0 1 1 0"
+        bed.fleet.handle_failing(0, "a test")  # known, and its end not yet
+        bed.fleet.restart(0)
+        assert await answer_of(client) == "0 2 1 0 again"
+
+
+@pytest.mark.slow
 async def test_a_drain_waits_for_those_that_wait_for_a_successor() -> None:
     drained = trio.Event()
 
