@@ -131,6 +131,23 @@ async def test_what_is_written_is_there_for_the_next_life_and_is_synced(
     assert disk.is_synced  # once more at the end
 
 
+async def test_what_had_ended_is_loaded_from_a_journal_that_was_given_up(fd: int) -> None:
+    prepare_disk_journal(fd, 0)
+    async with open_disk_journal(fd, 1, LIMITS, 0.001) as journal:
+        admit(journal, "one")
+        journal.end("one", b"said")
+        journal.keep_value("long", bytes(2 * SEGMENT_BYTES))  # all before it could be freed
+    async with open_disk_journal(fd, 2, LIMITS, 0.001) as journal:
+        (stream,) = journal.streams()
+        journal.give_up(OSError(28, "No space left on device"))
+        disk = journal.writer.memory
+        assert isinstance(disk, DiskJournal)
+        while not disk.is_synced:
+            await trio.lowlevel.checkpoint()
+    assert stream.choices[0].request.request_id == "one#0"
+    assert names_in(fd) == []
+
+
 async def test_of_another_boot_it_may_lack_something(
     fd: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
