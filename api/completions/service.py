@@ -319,7 +319,7 @@ class CompletionService:
         `msgspec.DecodeError`.
         """
         parts.sort(key=lambda part: int(part.name.partition("-")[2] or 0))
-        admission, *_ = [part.admission for part in parts]
+        admission, *_ = [part.admission for part in parts]  # all are loaded here, or it fails here
         model = self.generator.model_name
         kept = kept_request(admission)
         asked = (completion_id, kept.values)

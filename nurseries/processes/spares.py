@@ -295,11 +295,9 @@ class Spares:
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
-        waits: KeptProcess | None = None
 
         def kept(process: KeptProcess) -> None:
-            nonlocal waits
-            waits = self._kept[place] = process
+            self._kept[place] = process
 
         try:
             spec = ProcessSpec(
@@ -314,11 +312,8 @@ class Spares:
             pass  # no spare, for want of descriptors or memory: none is needed yet
         finally:
             if policy.since_s is not None:
-                self._kept.pop(place, None)
-                if waits is not None and waits.warm and _was_killed(waits.process):
-                    policy.handle_good()
-                else:
-                    policy.handle_lost(trio.current_time())
+                waited = self._kept.pop(place, None)
+                _handle_end(policy, waited.process if waited is not None and waited.warm else None)
 
     async def _keep_server(self, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
@@ -341,12 +336,14 @@ class Spares:
         except OSError:
             pass  # as above
         finally:
-            if server is not None and server.warm and not server.hung and _was_killed(process):
-                policy.handle_good()
-            else:
-                policy.handle_lost(trio.current_time())
+            is_good = server is not None and server.warm and not server.hung
+            _handle_end(policy, process if is_good else None)
             self.readiness.notify()
 
 
-def _was_killed(process: Process) -> bool:
-    return process.exit is not None and process.exit.was_killed
+def _handle_end(policy: SparePolicy, good: Process | None) -> None:
+    """It was not taken. `good` is a process that was warm and answered, if it was."""
+    if good is not None and good.exit is not None and good.exit.was_killed:
+        policy.handle_good()
+    else:
+        policy.handle_lost(trio.current_time())

@@ -49,7 +49,7 @@ class EngineView:
         ready = {
             Peer("engine", member.rank, member.epoch): member.ready
             for member in membership.engines
-            if member.state is EngineState.READY and member.ready is not None
+            if member.ready is not None
         }
         self._latest = [each.latest for each in membership.engines if each.latest is not None]
         lengths = [each.max_model_len for each in self._latest]

@@ -129,9 +129,8 @@ class JournalSync:
         """
         self._unsynced = trio.Event()
         order = self.disk.begin_sync()
-        if (
-            self.journal.failure
-        ):  # given up: what has ended is loaded from it for as long as we live
+        if self.journal.failure:
+            # Given up; what has ended is loaded from it for as long as this life lasts.
             order = attrs.evolve(order, free_end=order.free_begin)
         try:
             await trio.to_thread.run_sync(order.carry_out, self.disk.file)

@@ -295,12 +295,11 @@ class Journal:
 
     def _keep(self, stream: JournalStream) -> None:
         self._streams[stream.name] = stream
-        if stream.said is None:
-            self._choices.update((each.request.request_id, each) for each in stream.choices)
+        self._choices.update((each.request.request_id, each) for each in stream.live_choices)
 
     def _drop(self, stream: JournalStream) -> None:
         del self._streams[stream.name]
-        for choice in stream.choices if stream.said is None else ():
+        for choice in stream.live_choices:
             del self._choices[choice.request.request_id]
             self._open.discard(choice.request.request_id)
 
@@ -342,9 +341,7 @@ class Journal:
 
 
 def _open_in(stream: JournalStream) -> list[str]:
-    if stream.said is not None:
-        return []
-    return [choice.request.request_id for choice in stream.choices if not choice.is_over]
+    return [choice.request.request_id for choice in stream.live_choices if not choice.is_over]
 
 
 def _choice_of(

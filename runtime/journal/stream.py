@@ -168,6 +168,11 @@ class JournalStream:
         self._load()
         return self._choices
 
+    @property
+    def live_choices(self) -> list[JournalChoice]:
+        """Its choices until it has ended, and none then: nothing more is said of them."""
+        return self._choices if self.said is None else []
+
     def _load(self) -> None:
         if self.load is None or self.said is None:
             return

@@ -103,9 +103,9 @@ class JournalStreams:
         elif name in self.values:
             self.passed_over["admission twice"] += 1
             return
-        stream = JournalStream(head.admission, [], base, base_bytes, head.said)
-        stream.rebuild_deaths, stream.load = head.rebuild_deaths, partial(load, base, base_bytes)
-        self._keep(stream)
+        ended = JournalStream(head.admission, [], base, base_bytes, head.said, head.rebuild_deaths)
+        ended.load = partial(load, base, base_bytes)
+        self._keep(ended)
 
     def handle_message(self, sender: Peer, message: object) -> None:
         """What an engine sent, the ledger's refusals included."""
@@ -138,8 +138,7 @@ class JournalStreams:
         assert bases == sorted(set(bases))
         others = [value.base for value in self.values.values()]
         assert others == sorted(set(others) - set(bases))
-        live = (stream for stream in self.streams.values() if stream.said is None)
-        choices = [choice for stream in live for choice in stream.choices]
+        choices = [choice for stream in self.streams.values() for choice in stream.live_choices]
         assert {id(choice) for choice in choices} == set(map(id, self._choices.values()))
         placed = {
             (peer, attempt): choice
@@ -175,8 +174,7 @@ class JournalStreams:
 
     def _keep(self, stream: JournalStream) -> None:
         self.streams[stream.name] = stream
-        if stream.said is None:
-            self._choices.update((choice.request.request_id, choice) for choice in stream.choices)
+        self._choices.update((each.request.request_id, each) for each in stream.live_choices)
 
     def _is_new(self, record: AdmissionRecord, ids: list[str]) -> bool:
         known = self._choices.keys() & ids
@@ -188,11 +186,10 @@ class JournalStreams:
         name = record.admission.name
         if name in self.streams:
             self._delete(name)
-        requests = record.admission.choices()
-        if not self._is_new(record.admission, [request.request_id for request in requests]):
+        choices = choices_of(record)
+        if not self._is_new(record.admission, [each.request.request_id for each in choices]):
             self.passed_over["admission twice"] += 1
             return
-        choices = choices_of(record)
         stream = JournalStream(record.admission, choices, base, base_bytes)
         stream.rebuild_deaths = record.rebuild_deaths
         if record.said is not None:
@@ -235,7 +232,6 @@ class JournalStreams:
             self.passed_over[Deletion.__name__] += 1
 
     def _delete(self, name: str) -> None:
-        stream = self.streams.pop(name)
-        for choice in stream.choices if stream.said is None else ():
+        for choice in self.streams.pop(name).live_choices:
             self._displace(choice)
             del self._choices[choice.request.request_id]

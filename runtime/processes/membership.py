@@ -34,11 +34,11 @@ class EngineDirectory:
     def handle_starting(self, rank: int, epoch: int) -> EngineMembership:
         """A new epoch is about to be spawned. Epochs of one rank only grow."""
         previous = self._members.get(rank)
-        assert previous is None or epoch > previous.epoch
-        state = EngineState.STARTING if previous is None else EngineState.RESTARTING
         if previous is None:
-            return self._replace(EngineMember(rank=rank, epoch=epoch, state=state))
-        return self._change(rank, epoch=epoch, state=state, restarts=previous.restarts + 1)
+            return self._replace(EngineMember(rank=rank, epoch=epoch, state=EngineState.STARTING))
+        assert epoch > previous.epoch
+        restarts = previous.restarts + 1
+        return self._change(rank, epoch=epoch, state=EngineState.RESTARTING, restarts=restarts)
 
     def handle_ready(self, rank: int, ready: EngineReady) -> EngineMembership:
         """The engine of this rank's current epoch can take work."""
