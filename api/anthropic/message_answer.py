@@ -31,18 +31,17 @@ from .turns import SIGNATURE, signature_of
 _DELTA = "content_block_delta"
 
 
-def _frame(chunk: JsonObject) -> bytes:
+def _events(chunk: JsonObject) -> list[dict[str, Any]]:
     events = chunk["events"]
     assert isinstance(events, list)
-    return b"".join(map(event_frame, events))
+    return events
 
 
-# A chunk may be several frames, so that none has an id: such a stream is not read again.
 EVENT_FRAMING = Framing(
-    _frame,
+    lambda chunk: [event_frame(event) for event in _events(chunk)],
     lambda error: event_frame(error_object(error)),
     event_frame({"type": "message_stop"}),
-    has_ids=False,
+    is_split=True,
 )
 
 
@@ -103,17 +102,15 @@ class MessageAnswer:
     def chunks(
         self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
     ) -> list[JsonObject]:
-        """What one piece adds, if anything, and the end of the last block."""
+        """What one piece adds, if anything, the end of the last block included."""
         events: list[JsonObject] = []
         for event in self._parse(output):
             self._add(event, events)
-        made: list[JsonObject] = [{"events": events}] if events else []
         if output.finish_reason is not None:
             self._ending = self._end_of(output, output.finish_reason)
-            closing = list[JsonObject]()
-            self._close(closing)
-            made.append({"events": closing})
-        return made
+            self._close(events)
+            return [{"events": events}]
+        return [{"events": events}] if events else []
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
         """How the message has ended, with its usage."""
@@ -235,12 +232,6 @@ def _added_up(chunks: Iterable[JsonObject]) -> JsonObject:
             case "message_delta":
                 message |= {**event["delta"], "usage": event["usage"]}
     return message
-
-
-def _events(chunk: JsonObject) -> list[dict[str, Any]]:
-    events = chunk["events"]
-    assert isinstance(events, list)
-    return events
 
 
 def _arguments(text: str) -> object:

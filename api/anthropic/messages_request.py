@@ -170,7 +170,7 @@ _RUNTIME = Body(
     {
         name: RUNTIME.fields[name]
         for name in RUNTIME.fields
-        if name in ("priority", "cache_salt", "deadline_ms", *SAMPLING_FIELDS)
+        if name in ("priority", "cache_salt", "deadline_ms", "keep_s", *SAMPLING_FIELDS)
         and name not in ("top_k", "stop", "structured_outputs")
     },
     strict=True,

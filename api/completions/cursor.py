@@ -6,11 +6,13 @@ Sans-IO. The id of a frame is where its reader is then: of each choice how far, 
     17     its opening, and all that its first 17 output tokens complete
     17r    and the rest of the text, which its end completed
     17e    and its end
+    17+2   as 17, and two events of the chunk behind it, where a chunk may be several
 
 `usage` and `done` stand for all of that and the chunk with the usage, and for the last mark too. So
 an id is a function of the tokens, however many came together and however choices interleave, and
 what is behind one follows from the record: a cursor that begins there is given all before it first,
-and says nothing of that.
+and says nothing of that. Where a chunk may be several events, each token is a chunk of its own, so
+that it is the same events again.
 
 Frames have ids only where a reader may come back (`has_ids`): clients that take a whole frame for
 `data:`, as `vllm bench serve` does, fail on any other line.
@@ -36,7 +38,7 @@ NAMED_CHOICES_MAX = 16
 # Of the ids that this server gives out.
 POSITION_CHARACTERS_MAX = 256
 USAGE_ID, DONE_ID = "usage", "done"
-_PLACE = re.compile(r"-|([0-9]{1,9})([re]?)", re.ASCII)
+_PLACE = re.compile(r"(?:-|([0-9]{1,9})([re]?))(?:\+([1-9][0-9]{0,2}))?", re.ASCII)
 _encode = msgspec.json.encode
 
 
@@ -109,6 +111,8 @@ class CompletionCursor:
     _fresh: dict[int, None] = attrs.field(init=False)
     # How far each choice is, as its part of an id.
     _places: list[bytes] = attrs.field(init=False)
+    # How many frames of the next chunk were said; of a sole choice.
+    _said: int = attrs.field(default=0, init=False)
     # Choices whose opening, and whose end, was not said.
     _unopened: int = attrs.field(init=False)
     _open: int = attrs.field(init=False)
@@ -128,8 +132,7 @@ class CompletionCursor:
         self._fresh = {choice.index: None for choice in choices if choice.is_open}
         self._places = [b"-"] * len(choices)
         self._framing = self.answer.framing
-        is_named = self._framing.has_ids and len(choices) <= NAMED_CHOICES_MAX
-        self.has_ids = self.has_ids and is_named
+        self.has_ids = self.has_ids and len(choices) <= NAMED_CHOICES_MAX
         self._unopened = self._open = len(choices)
 
     def is_beyond(self, position: str) -> bool:
@@ -154,7 +157,12 @@ class CompletionCursor:
         if len(places) != len(self._cursors):
             return []
         named = zip(self.record.choices, places, strict=True)
-        return [(choice, int(at[1]), at[2]) for choice, at in named if at is not None and at[1]]
+        return [
+            # A part of the next chunk is of the next token, or of the end.
+            (choice, int(at[1]) + bool(at[3]), at[2])
+            for choice, at in named
+            if at is not None and at[1]
+        ]
 
     def go_behind(self, position: str) -> None:
         """Begin behind the frame of this id. Raises `ApiError` if there was none."""
@@ -171,13 +179,19 @@ class CompletionCursor:
         found = [_PLACE.fullmatch(place) for place in places]
         if len(places) != len(self._cursors):
             raise _no_id()
+        no_mark = 2 if self._framing.is_split else 3
         for cursor, match in zip(self._cursors, found, strict=True):
-            if match is None:
+            if match is None or match[no_mark] not in (None, "", "e"):
                 raise _no_id()
             if match[1] is not None:
                 self._skip(cursor, int(match[1]), match[2])
                 if cursor.is_level:
                     self._fresh.pop(cursor.choice.index, None)
+            if match[3] is not None:
+                if not cursor.is_level:
+                    self._said = int(match[3])
+                elif self.record.error is None:
+                    raise _beyond()
 
     def _skip(self, cursor: _ChoiceCursor, count: int, mark: str) -> None:
         """So much of a choice was said."""
@@ -199,7 +213,7 @@ class CompletionCursor:
         self._unopened -= 1
         if stage is Stage.ENDED:
             self._open -= 1
-        self._note_place(choice.index, f"{count}{mark}".encode())
+        self._places[choice.index] = f"{count}{mark}".encode()
 
     @property
     def is_ready(self) -> bool:
@@ -237,21 +251,27 @@ class CompletionCursor:
     def _take_choice(
         self, cursor: _ChoiceCursor, frames: list[bytes], tokens_max: int | None
     ) -> None:
-        choice = cursor.choice
-        begin, stop = cursor.count, len(choice.token_ids)
-        if tokens_max is not None and stop - begin > tokens_max:
-            stop = begin + tokens_max
-        elif choice.finish_reason is not None:
+        stop, is_end = len(cursor.choice.token_ids), cursor.choice.finish_reason is not None
+        if tokens_max is not None and stop - cursor.count > tokens_max:
+            stop, is_end = cursor.count + tokens_max, False
+        if self.has_ids and self._framing.is_split:
+            for each in range(cursor.count + 1, stop + 1):
+                self._say_tokens(cursor, each, frames)
+        if is_end:
             self._say_end(cursor, frames)
-            return
-        if stop == begin:
-            return
+        elif cursor.count < stop:
+            self._say_tokens(cursor, stop, frames)
+
+    def _say_tokens(self, cursor: _ChoiceCursor, stop: int, frames: list[bytes]) -> None:
+        """At least one more, up to this one."""
+        choice, begin = cursor.choice, cursor.count
         cursor.count = stop
-        self._places[choice.index] = b"%d" % stop
+        place = b"%d" % stop
         if cursor.around_text is None or choice.inexact_from is not None:
             piece = choice.piece(begin, stop, with_end=False)
-            self._add(self._chunks(cursor, piece), frames)
+            self._add(cursor, place, self._chunks(cursor, piece), frames)
             return
+        self._places[choice.index] = place
         text = choice.texts[begin] if stop - begin == 1 else choice.text(begin, stop)
         cursor.characters += len(text)
         if len(cursor.around_text) > 2:
@@ -268,12 +288,10 @@ class CompletionCursor:
     def _say_opening(self, cursor: _ChoiceCursor, frames: list[bytes]) -> None:
         if cursor.stage is not Stage.UNOPENED:
             return
-        cursor.stage, index = Stage.OPEN, cursor.choice.index
+        cursor.stage = Stage.OPEN
         self._unopened -= 1
-        self._note_place(index, b"0")
-        chunk = self.answer.opening(index, cursor.choice.prompt)
-        if chunk is not None:
-            self._add([chunk], frames)
+        chunk = self.answer.opening(cursor.choice.index, cursor.choice.prompt)
+        self._add(cursor, b"0", [] if chunk is None else [chunk], frames)
 
     def _say_end(self, cursor: _ChoiceCursor, frames: list[bytes]) -> None:
         choice, count = cursor.choice, len(cursor.choice.token_ids)
@@ -283,11 +301,9 @@ class CompletionCursor:
         if cursor.stage is Stage.REST:
             piece.text = ""
         *rest, end = self._chunks(cursor, piece)
-        if cursor.stage is not Stage.REST:
-            self._note_place(choice.index, b"%dr" % count)
-            self._add(rest, frames)
-        self._note_place(choice.index, b"%de" % count)
-        self._add([end], frames)
+        if rest and cursor.stage is not Stage.REST:
+            self._add(cursor, b"%dr" % count, rest, frames)
+        self._add(cursor, b"%de" % count, [end], frames)
         cursor.stage = Stage.ENDED
         self._open -= 1
 
@@ -307,29 +323,40 @@ class CompletionCursor:
         assert self.record.usage is not None
         assert not self._open
         if self.includes_usage and not self._has_usage:
-            line = f"id: {USAGE_ID}\n".encode() if self.has_ids else b""
-            chunk = self.answer.usage_chunk(self.record.usage)
-            frames.append(line + self._framing.frame(chunk))
+            (frame,) = self._framing.frames(self.answer.usage_chunk(self.record.usage))
+            frames.append(self._id_line(USAGE_ID) + frame)
         self._has_usage = True
-        line = f"id: {DONE_ID}\n".encode() if self.has_ids else b""
-        frames.append(line + self._framing.done)
+        frames.append(self._id_line(DONE_ID) + self._framing.done)
 
-    def _add(self, chunks: Iterable[JsonObject], frames: list[bytes]) -> None:
+    def _add(
+        self,
+        cursor: _ChoiceCursor,
+        place: bytes,
+        chunks: Iterable[JsonObject],
+        frames: list[bytes],
+    ) -> None:
+        """Say chunks, one at most, with which a choice comes to this place."""
+        index = cursor.choice.index
         for chunk in chunks:
             if self.continuous_usage:
                 chunk["usage"] = usage_object(self._usage_so_far())
-            frames.append(self._id_line() + self._framing.frame(chunk))
+            made, before = self._framing.frames(chunk), self._places[index]
+            for number, frame in enumerate(made[self._said :], self._said + 1):
+                self._places[index] = place if number == len(made) else b"%b+%d" % (before, number)
+                frames.append(self._id_line() + frame)
+            self._said = 0
+        self._places[index] = place
 
     def _usage_so_far(self) -> Usage:
         """What is cached is known at the end."""
         prompts = {id(each.prompt): len(each.prompt.token_ids) for each in self.record.choices}
         return Usage(sum(prompts.values()), sum(cursor.count for cursor in self._cursors))
 
-    def _note_place(self, index: int, place: bytes) -> None:
-        self._places[index] = place
-
-    def _id_line(self) -> bytes:
-        return b"id: %b\n" % b".".join(self._places) if self.has_ids else b""
+    def _id_line(self, name: str = "") -> bytes:
+        """Of the place where the reader is, unless it has a name."""
+        if not self.has_ids:
+            return b""
+        return b"id: %b\n" % (name.encode() or b".".join(self._places))
 
 
 def _no_id() -> ApiError:

@@ -29,16 +29,18 @@ def data_frame(value: JsonObject) -> bytes:
 class Framing:
     """How the chunks of a completion become frames; `done` is the last one.
 
-    `has_ids`: a frame may have an id, as each chunk is one.
+    `is_split`: a chunk may be several.
     """
 
-    frame: Callable[[JsonObject], bytes]
+    frames: Callable[[JsonObject], list[bytes]]
     error: Callable[[ApiError], bytes]
     done: bytes
-    has_ids: bool = True
+    is_split: bool = False
 
 
-CHUNK_FRAMING = Framing(data_frame, lambda error: data_frame(error.body()), DONE)
+CHUNK_FRAMING = Framing(
+    lambda chunk: [data_frame(chunk)], lambda error: data_frame(error.body()), DONE
+)
 
 
 def event_frame(part: Part) -> bytes:

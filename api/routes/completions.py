@@ -11,7 +11,11 @@ from typing import Any
 from ...engine.errors import EngineError
 from ..access_log import Generated
 from ..anthropic.error_object import error_object
-from ..anthropic.messages_request import read_count_request, read_messages_request
+from ..anthropic.messages_request import (
+    MESSAGES_KIND,
+    read_count_request,
+    read_messages_request,
+)
 from ..application import Call
 from ..completions.completion import CompletionReader, ServedCompletion
 from ..completions.cursor import POSITION_CHARACTERS_MAX
@@ -185,6 +189,14 @@ async def resume_completion(call: Call) -> None:
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
     await _resume(call, COMPLETIONS_KIND, STREAM_QUERY.read(call.query, call.header))
+
+
+async def resume_message(call: Call) -> None:
+    """`GET /v1/messages/{id}/stream`: the rest of a streamed message.
+
+    On whatever frontend it is. Raises `ApiError` before the answer has begun.
+    """
+    await _resume(call, MESSAGES_KIND, STREAM_QUERY.read(call.query, call.header))
 
 
 async def _resume(call: Call, kind: str, query: dict[str, Any]) -> None:

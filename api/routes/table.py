@@ -37,6 +37,7 @@ from .completions import (
     create_message,
     resume_chat_completion,
     resume_completion,
+    resume_message,
     speak_messages,
 )
 from .openapi import Route, openapi_document
@@ -241,6 +242,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/completions/{id}/stream", resume_completion, query=STREAM_QUERY),
     Route("POST", MESSAGES_PATH, create_message, body=MESSAGES_BODY, is_keyed=True, example=_CHAT),
+    Route("GET", f"{MESSAGES_PATH}/{{id}}/stream", resume_message, query=STREAM_QUERY),
     Route(
         "POST",
         f"{MESSAGES_PATH}/count_tokens",

@@ -13,6 +13,7 @@ import attrs
 import httpx
 import trio
 
+from ..api.anthropic.events import message_of
 from ..api.chunks import said_of
 from .server import Server, wait_until
 from .streams import TERMINAL
@@ -48,7 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "runtime": {"seed": 5},
     },
 }
-CHAT_PATH, PATH = "/v1/chat/completions", "/v1/completions"
+CHAT_PATH, PATH, MESSAGES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 SHARED: dict[str, Any] = {
     "max_tokens": TOKENS,
     "temperature": 0.8,
@@ -74,6 +75,21 @@ COMPLETIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "completions": (PATH, {**SHARED, "prompt": ["A fox", "One day"], "n": 2, "echo": True}),
     "scored completions": (PATH, {**SHARED, "prompt": STORY, "echo": True, "logprobs": 1}),
+}
+MESSAGE: dict[str, Any] = {
+    "model": "claude-opus-5-5",
+    "max_tokens": TOKENS,
+    "temperature": 0.8,
+    "messages": [{"role": "user", "content": STORY}],
+    "runtime": {"seed": 5, "keep_s": 30},
+}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "message": {**MESSAGE, "runtime": {**MESSAGE["runtime"], "ignore_eos": True}},
+    "message with tools": {
+        **MESSAGE,
+        "tools": [{"name": "visit", "input_schema": SCHEMA}],
+        "tool_choice": {"type": "any"},
+    },
 }
 
 
@@ -116,7 +132,7 @@ class ResumedCompletion:
             async for line in lines:
                 if line.startswith("id: "):
                     event_id = line.removeprefix("id: ")
-                elif line:
+                elif line and not line.startswith("event: "):
                     assert event_id not in seen, event_id
                     seen.add(event_id)
                     text = line.removeprefix("data: ")
@@ -132,6 +148,27 @@ class ResumedCompletion:
             del said["chunk"]["created"]
         del usage["usage"]["prompt_tokens_details"]  # a second choice may find the first one's
         return choices, usage["usage"], done
+
+
+@attrs.define(eq=False)
+class ResumedMessage(ResumedCompletion):
+    """All events of one message."""
+
+    @property
+    def completion_id(self) -> str:
+        message_id = self.frames[0][1]["message"]["id"]
+        assert isinstance(message_id, str)
+        return message_id
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.frames) and self.frames[-1][1]["type"] == "message_stop"
+
+    def whole(self) -> Any:
+        """All of it, but for what differs from run to run."""
+        digits = self.completion_id.rpartition("_")[2]
+        text = json.dumps([event for _, event in self.frames]).replace(digits, "ID")
+        return message_of(json.loads(text))
 
 
 @attrs.define(eq=False)
@@ -232,6 +269,10 @@ async def ask_all(
         for name, (path, body) in COMPLETIONS.items():
             completion = streams[name] = ResumedCompletion(path)
             nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
+        for name, body in MESSAGES.items():
+            runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
+            message = streams[name] = ResumedMessage(MESSAGES_PATH)
+            nursery.start_soon(message.read, client, {**body, "runtime": runtime})
         if disturb is not None:
 
             def all_are_under_way() -> bool:

@@ -12,13 +12,22 @@ DELTAS = {
 
 
 def events_of(data: bytes) -> Iterator[dict[str, Any]]:
-    """Each frame has the name of its event, and no id."""
+    """Each frame has the name of its event, and maybe an id."""
     assert data.endswith(b"\n\n") or not data
     for frame in data.decode().removesuffix("\n\n").split("\n\n") if data else ():
-        name, line = frame.split("\n")
+        *numbers, name, line = frame.split("\n")
+        assert all(number.startswith("id: ") for number in numbers)
         event = json.loads(line.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         yield event
+
+
+def _input_of(text: str) -> Any:
+    """The text itself where the call was cut."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def message_of(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -46,7 +55,7 @@ def message_of(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
                 assert (is_open, event["index"]) == (True, len(content) - 1)
                 is_open = False
                 if content[-1]["type"] == "tool_use":
-                    content[-1]["input"] = json.loads(content[-1].pop("partial_json", "{}"))
+                    content[-1]["input"] = _input_of(content[-1].pop("partial_json", "{}"))
             case other:
                 raise AssertionError(other)
     assert not is_open

@@ -136,3 +136,44 @@ async def test_a_whole_one_is_made_by_the_next_life(null_folder: pathlib.Path) -
                     answer = completion.whole()
                     assert answer["id"] == message_id
                     assert answer["stop_reason"] == "max_tokens"
+
+
+async def test_one_is_read_on_behind_any_event_in_this_life_and_the_next(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        (answer,) = await post(before, STREAM, "k")
+        frames = answer.body.split(b"\n\n")[:-1]
+        ids = [frame.split(b"\n")[0].removeprefix(b"id: ").decode() for frame in frames]
+        assert ids[:4] == ["-+1", "-+2", "0", "1"]
+        message_id = message_of(events_of(answer.body))["id"]
+        path = f"/v1/messages/{message_id}/stream"
+
+        async def check(application: Application) -> None:
+            async with open_client(application) as client:
+                for place in (0, 1, 2, 9, len(ids) - 2):
+                    again = await client.request("GET", path, headers={"last-event-id": ids[place]})
+                    assert again.body.split(b"\n\n")[:-1] == frames[place + 1 :]
+                wrong = await client.request("GET", f"{path}?starting_after=1+9x")
+                assert (wrong.status, wrong.json["error"]["type"]) == (400, "invalid_request_error")
+                other = await client.request("GET", path.replace("msg_", "chatcmpl_"))
+                assert (other.status, other.json["error"]["type"]) == (404, "not_found_error")
+
+        await check(before)
+        async with lives.next() as after:
+            await check(after)
+
+
+async def test_one_that_is_kept_waits_for_its_reader(null_folder: pathlib.Path) -> None:
+    body = {**STREAM, "runtime": {**BODY["runtime"], "keep_s": 30}}
+    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as application:
+        (undisturbed,) = await post(application, body)
+        async with asking(post, application, body) as client:
+            message_id = await begun(application)
+            client.cancel("its client lost the connection")
+        async with open_client(application) as client:
+            answer = await client.request("GET", f"/v1/messages/{message_id}/stream")
+    message, wanted = [message_of(events_of(each.body)) for each in (answer, undisturbed)]
+    for each in (message, wanted):
+        del each["usage"]
+    assert same_for_all(message) == same_for_all(wanted)

@@ -12,7 +12,7 @@ from triolet.api.anthropic.message_answer import MessageAnswer
 from triolet.api.anthropic.messages_request import MessagesRequest
 from triolet.api.completions.cursor import CompletionCursor
 from triolet.api.completions.record import ChoiceRecord, CompletionRecord
-from triolet.api.errors import internal_error
+from triolet.api.errors import ApiError, internal_error
 from triolet.api.openai.chat import AnsweredPrompt
 from triolet.api.openai.completion_requests import CompletionOptions
 from triolet.engine.messages import FinishReason
@@ -165,6 +165,60 @@ def test_what_comes_behind_any_place_goes_on_with_what_came_before(name: str, si
         second.go_behind(first.position)
         data += second.take()
         assert message_of(events_of(data)) == undisturbed
+
+
+def framed(
+    answer: MessageAnswer, record: CompletionRecord, behind: str | None = None
+) -> list[bytes]:
+    """Each with its id."""
+    cursor = CompletionCursor(record, answer, includes_usage=True)
+    if behind is not None:
+        cursor.go_behind(behind)
+    data = cursor.take()
+    assert cursor.is_done or behind == "done"
+    return data.split(b"\n\n")[:-1]
+
+
+def id_of(frame: bytes) -> str:
+    return frame.split(b"\n")[0].removeprefix(b"id: ").decode()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_behind_the_id_of_any_event_come_the_later_ones(name: str, size: int) -> None:
+    answer, text, _, _ = CASES[name]
+    record = recorded(text, size)
+    frames = framed(answer, record)
+    ids = [id_of(frame) for frame in frames]
+    assert len(set(ids)) == len(ids)
+    assert ids[-2:] == ["usage", "done"]
+    for place, position in enumerate(ids):
+        assert framed(answer, record, position) == frames[place + 1 :]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 7])
+def test_ids_are_the_same_however_many_tokens_came_together(tokens: int) -> None:
+    answer, record = answer_of(THINKING_CALLS), recorded(f"{THOUGHT}Yes.\n{CALL}", 4)
+    frames = framed(answer, record)
+    merged = streamed(answer, record, tokens)
+    assert merged.split(b"\n\n")[:-1] == frames
+
+
+@pytest.mark.parametrize("position", ["4r", "4r+1", "0+", "0+0", "+1", "usage+1", "0+1000"])
+def test_what_is_the_id_of_no_event_is_refused(position: str) -> None:
+    with pytest.raises(ApiError, match="not the id of an event"):
+        framed(answer_of(CALLS), recorded("Yes.", 1), position)
+
+
+@pytest.mark.parametrize("position", ["2+1", "2e", "3", "usage"])
+def test_an_event_that_has_not_come_is_beyond(position: str) -> None:
+    choice = ChoiceRecord(0, AnsweredPrompt([7]))
+    choice.append(GenerationOutput("ab", [0, 1], 2, texts=["a", "b"]))
+    cursor = CompletionCursor(CompletionRecord([choice]), answer_of(CALLS), includes_usage=True)
+    assert cursor.is_beyond(position)
+    assert not cursor.is_beyond("1+1")
+    with pytest.raises(ApiError, match="beyond the last"):
+        cursor.go_behind(position)
 
 
 ENDS: list[tuple[FinishReason, str | None, int, str]] = [
