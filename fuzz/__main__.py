@@ -114,6 +114,7 @@ Takeover = Annotated[
     bool, Parameter(help="One frontend and its clients' connections, byte by byte.")
 ]
 Trace = Annotated[bool, Parameter(help="Print what happens in the first seed, and no more.")]
+Shrink = Annotated[bool, Parameter(help="Look for the least part of a plan that still fails.")]
 Seeds = Annotated[int, Parameter(help="How many, one after the other.", validator=AT_LEAST_ONE)]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
@@ -232,6 +233,7 @@ def simulate(
     table: Kept = False,
     trace: Trace = False,
     takeover: Takeover = False,
+    shrink: Shrink = True,
 ) -> None:
     """Simulate whole servers in which everything dies, one for each seed; judge every stream."""
     hunt = HUNTS[takeover]
@@ -244,9 +246,8 @@ def simulate(
             if table:
                 hunt.path.write_text(render(rows, seed, hunt))
         else:
-            campaign = simulator.run_campaign(
-                seeds, seed, hunt, show=lambda so_far: print(so_far, flush=True)
-            )
+            show = partial(print, flush=True)
+            campaign = simulator.run_campaign(seeds, seed, hunt, show, shrinks=shrink)
             print("\n".join(campaign.lines()))
 
 

@@ -15,7 +15,7 @@ from random import Random
 
 import attrs
 
-from ..fuzzer import Fuzzer, NotNoticed, draw_round, run_canary, run_round
+from ..fuzzer import Finding, Fuzzer, NotNoticed, draw_round, run_canary, run_round
 from ..simulator.bugs import BUGS
 from ..simulator.directed import DIRECTED
 from ..simulator.plan import Event, FaultKind, draw
@@ -131,8 +131,10 @@ def run_campaign(
     first: int,
     hunt: Hunt = HUNT,
     show: Callable[[Campaign], object] = lambda so_far: None,
+    *,
+    shrinks: bool = True,
 ) -> Campaign:
-    """Simulate each seed from `first` on. Raises `Finding`, shrunk, of the first that fails.
+    """Simulate each seed from `first` on. Raises `Finding`, maybe shrunk, of the first that fails.
 
     `show` gets the campaign so far, now and then.
     """
@@ -140,9 +142,13 @@ def run_campaign(
     whole = hashlib.sha256()
     began_s = time.process_time()
     for seed in range(first, first + seeds):
+        events = draw_round(hunt.fuzzer, seed, 0)
         try:
-            outcome = hunt.simulate(draw_round(hunt.fuzzer, seed, 0))
+            outcome = hunt.simulate(events)
         except Exception as error:
+            if not shrinks:
+                whole_plan, drawn = tuple(events), len(events)
+                raise Finding(hunt.fuzzer.name, seed, 0, whole_plan, drawn, error) from error
             run_round(hunt.fuzzer, seed, 0, hunt.fuzzer.target)  # fails again, and is shrunk
             raise NotRepeatable(seed) from error
         reached += outcome.reached

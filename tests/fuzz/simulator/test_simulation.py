@@ -7,22 +7,24 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
-from triolet.fuzz.fuzzer import draw_round
-from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign, trace_of
+from triolet.fuzz.fuzzer import Finding, draw_round
+from triolet.fuzz.fuzzers.simulator import FUZZER, HUNT, run_campaign, trace_of
 from triolet.fuzz.simulator.bugs import BUGS
 from triolet.fuzz.simulator.directed import DIRECTED
 from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
 from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
 from triolet.fuzz.simulator.network import make_network
-from triolet.fuzz.simulator.plan import CRASHES, Fault, FaultKind, Request, Setup, draw
+from triolet.fuzz.simulator.plan import CRASHES, Event, Fault, FaultKind, Request, Setup, draw
 from triolet.fuzz.simulator.simulation import simulate
 from triolet.fuzz.simulator.streams import Model, Piece, StreamHistory, Violation, want
 from triolet.fuzz.simulator.task_order import seeded_tasks
@@ -422,6 +424,18 @@ def test_other_tokens_are_wanted_where_announced_and_allowed() -> None:
     allowing.take(attrs.evolve(inexact, inexact=2))  # there and back
     allowing.take(piece(other.tokens[2:], 6, "length"))
     allowing.finish("finished")
+
+
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_a_finding_is_shrunk_unless_it_is_enough_that_there_is_one(*, shrinks: bool) -> None:
+    def fail(events: Sequence[Event], bug: Any = nullcontext, **_: Any) -> Any:
+        raise Violation("always")
+
+    fuzzer = attrs.evolve(HUNT.fuzzer, check=fail)
+    hunt = attrs.evolve(HUNT, fuzzer=fuzzer, simulate=fail)
+    with pytest.raises(Finding, match="always") as caught:
+        run_campaign(1, 7, hunt, shrinks=shrinks)
+    assert (len(caught.value.events) < caught.value.drawn) == shrinks
 
 
 # ---- mutations
