@@ -197,9 +197,9 @@ def restart(
 ) -> None:
     """Restart an engine or a frontend of a running server; without one, all that were given up.
 
-    What runs there is stopped in order: a frontend finishes its requests first, for the server's
-    `--grace` at most (not at a second order), and its next life goes on with the rest; what an
-    engine computes goes on elsewhere.
+    A frontend hands its connections and requests to its next life; with `--no-takeover` it finishes
+    its requests first, for the server's `--grace` at most (not at a second order), and its next
+    life goes on with the rest. An engine ends in order, and what it computes goes on elsewhere.
 
     With `--rolling` each engine and frontend is restarted when the one before is ready. Ctrl-C ends
     that behind the one under way, which comes back by itself.

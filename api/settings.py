@@ -212,7 +212,7 @@ class ServeSettings:
         option="served-model-name",
     )
     vllm_metrics: bool = setting(
-        default=False, help="Tell metrics under vLLM's names, too, for its dashboards."
+        default=False, help="Show metrics under vLLM's names, too, for its dashboards."
     )
     allowed_hosts: tuple[str, ...] = setting(
         (), help="Host header to accept besides localhost and addresses.", option="allowed-host"

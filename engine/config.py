@@ -143,7 +143,7 @@ class EngineSettings:
     scheduling_policy: str = setting(
         "priority",
         one_of=SCHEDULING_POLICIES,
-        help="priority: lower numbers first; fcfs: whatever requests ask for.",
+        help="priority: lower numbers first; fcfs: first come, first served, whatever they ask.",
     )
     # Steps that are scheduled and not applied.
     steps_in_flight: int = setting(

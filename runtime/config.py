@@ -86,12 +86,12 @@ class JournalSettings:
     folder: str = setting(
         "",
         option="journal",
-        help="Folder to keep what is promised in, also when the server or the machine dies.",
+        help="Folder of the journals: responses go on after the server's or the machine's death.",
     )
     disabled: bool = setting(
         default=False,
         option="no-journal",
-        help="Keep nothing of what a frontend has promised.",
+        help="Keep no journal: streams end with their frontend.",
     )
     # What the death of a machine may lose of it; a process's death loses nothing. A sync takes 0.5
     # to 1 ms of CPU time (measured): 0.4 % of a core so often, 1.5 % at 50 ms.

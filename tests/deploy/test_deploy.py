@@ -99,7 +99,9 @@ def test_probes_ask_routes_that_need_no_key() -> None:
 
 def test_the_proxy_delays_nothing_and_sends_nothing_twice() -> None:
     text = PROXY.read_text()
-    for line in ("proxy_buffering off", "proxy_next_upstream off", "Upgrade $http_upgrade"):
+    # The name as it came: pages are served only where it agrees with their origin.
+    kept = ("Upgrade $http_upgrade", "Host $http_host")
+    for line in ("proxy_buffering off", "proxy_next_upstream off", *kept):
         assert f"{line};" in text
     (timeout_s,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
     assert int(timeout_s) > 30  # a replay's wait
