@@ -327,6 +327,14 @@ class Call:
         """Its JSON body, as tables read it. Raises `ApiError`."""
         return self.application.with_model_name(await self.connection.read_json())
 
+    def check_accepting(self) -> None:
+        """Raises `ApiError` 503 where no new work is taken; what a life before has claimed is none.
+
+        Whether that was admitted is seen where it is looked for.
+        """
+        if not self.connection.state.claimed:
+            self.application.check_accepting()
+
     def header(self, name: str) -> str | None:
         """The first value of a header, by its lower-case name."""
         request = self.connection.request

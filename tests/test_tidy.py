@@ -34,6 +34,7 @@ CRUMBS = {
 } | {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
+    "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.api.http.answers": "the bytes of what `connection` writes, without its waiting",
 }
 

@@ -53,7 +53,7 @@ def rebuild(
         is_keyed=kept.is_keyed,
         adopted=adopted,
     )
-    if adopted.generation is not None:
+    if adopted.generation is not None and adopted.said is None:
         response.note_prompt(generator, adopted.generation)
     return response
 
@@ -71,6 +71,8 @@ def rebuild_end(response: Response) -> None:
         response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=error))
     elif adopted.said is not None:
         kept = kept_ending(adopted.said)
+        if kept.is_opened:
+            response.open_reasoning()
         if response.request.generate:
             _read(generation, response.record, kept)
             response.record.inexact_from = generation.choices[0].inexact_from

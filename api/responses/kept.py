@@ -44,11 +44,20 @@ class KeptEnding:
     is_stored: bool
     session: str = ""
     is_keyed: bool = False
+    # Its prompt, which is not kept, had opened the model's reasoning.
+    is_opened: bool = False
 
 
 def is_long(sampling: SamplingParams, choices: int = 1) -> bool:
     """Whether it may have so many tokens that a successor is to go on with it."""
     return sampling.max_tokens is None or choices * sampling.max_tokens >= LONG_TOKENS
+
+
+def is_resumable(response: Response) -> bool:
+    """Whether a successor is to go on with it, so that it is written down as it comes."""
+    request = response.request
+    is_wanted = response.streaming or request.background or response.keep_s > 0
+    return is_wanted or is_long(request.sampling)
 
 
 def note_of(response: Response) -> AdmissionNote:
@@ -63,10 +72,7 @@ def note_of(response: Response) -> AdmissionNote:
         surface=SURFACE,
         body=msgspec.json.encode(kept),
         created_at=response.record.events.created_at,
-        is_resumable=response.streaming
-        or request.background
-        or response.keep_s > 0
-        or is_long(request.sampling),
+        is_resumable=is_resumable(response),
     )
 
 
@@ -86,6 +92,7 @@ def said_of(response: Response, ended_ns: int) -> bytes:
         is_stored=response.request.store,
         session=response.session,
         is_keyed=response.is_keyed,
+        is_opened=response.is_opened,
     )
     return msgspec.json.encode(kept)
 

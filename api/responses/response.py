@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Protocol
 
 import attrs
 import trio
@@ -23,7 +22,6 @@ from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationFacts, GenerationStream, Generator
-from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ...runtime.text.prompts import Prompt
 from ..access_log import Generated
@@ -36,23 +34,11 @@ from .history import Conversation, prompt_alone, prompt_of
 from .record import ResponseRecord
 from .record_reader import RecordReader
 from .response_reader import ResponseReader, Wake
+from .store_interface import Store
 
 logger = logging.getLogger(__name__)
 # Of one response; each costs a connection anyway.
 READERS_MAX = 8
-
-
-class Store(Protocol):
-    """Where a response is known from its admission on."""
-
-    def note_of(self, response: "Response") -> AdmissionNote | None:
-        """What a successor of this frontend is to find of it."""
-
-    def add(self, response: "Response") -> None:
-        """It runs."""
-
-    def end(self, response: "Response") -> None:
-        """It has ended, for whatever reason."""
 
 
 @attrs.define(eq=False)
@@ -87,10 +73,12 @@ class Response:
     has_more: bool = attrs.field(default=False, init=False)
     # What it is pulled from, while it generates; and where it is known since its admission.
     _stream: GenerationStream | None = attrs.field(default=None, init=False)
-    _store: Store | None = attrs.field(default=None, init=False)
+    _store: Store["Response"] | None = attrs.field(default=None, init=False)
     # Tokens granted before there was a stream.
     _granted: int = attrs.field(default=0, init=False)
     _facts: GenerationFacts = attrs.field(default=GenerationFacts(Usage(0, 0)), init=False)
+    # The prompt has opened the model's reasoning.
+    is_opened: bool = attrs.field(default=False, init=False)
     _cancel_reason: str | None = attrs.field(default=None, init=False)
     # Readers of events; callers for whom it must go on; callers that wait for its end.
     _readers: list[ResponseReader] = attrs.field(factory=list, init=False)
@@ -163,7 +151,7 @@ class Response:
     async def run(
         self,
         generator: Generator,
-        store: Store,
+        store: Store["Response"],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -184,7 +172,7 @@ class Response:
                 self.end(self._ending_when_cut())
 
     async def _generate(
-        self, generator: Generator, store: Store, task_status: trio.TaskStatus[None]
+        self, generator: Generator, store: Store["Response"], task_status: trio.TaskStatus[None]
     ) -> None:
         """Holds the stream open until the end; readers pull from it."""
         adopted = self.adopted
@@ -207,10 +195,15 @@ class Response:
         """Where the answer begins: the prompt may have opened the model's reasoning."""
         answers = self.request.tools.answer_format
         if answers.is_opened(stream.prompt_token_ids, generator.token_bytes):
-            self.record.open_reasoning()
+            self.open_reasoning()
+
+    def open_reasoning(self) -> None:
+        """Before the first token."""
+        self.is_opened = True
+        self.record.open_reasoning()
 
     async def _open(
-        self, generator: Generator, store: Store
+        self, generator: Generator, store: Store["Response"]
     ) -> AbstractAsyncContextManager[GenerationStream]:
         request, options, note = self.request, self.request.options, store.note_of(self)
         prompt, self.prompt = self.prompt, None
@@ -235,7 +228,7 @@ class Response:
             note=note,
         )
 
-    def _admit(self, store: Store, task_status: trio.TaskStatus[None]) -> None:
+    def _admit(self, store: Store["Response"], task_status: trio.TaskStatus[None]) -> None:
         """From here on it is known, and has readers."""
         self._store = store
         store.add(self)
@@ -360,6 +353,11 @@ class Response:
         until_s = trio.current_time() + self.keep_s
         self.scope.deadline = min(until_s, self.request.keeping.deadline_s)
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether somebody reads it, or is to answer with it."""
+        return bool(self._readers or self._holders)
+
     def held(self) -> "_Hold":
         """Keep it running in this block, without reading."""
         return _Hold(self)
@@ -370,7 +368,11 @@ class Response:
             self.scope.deadline = deadline_s
 
     def _check_abandoned(self) -> None:
-        if self._readers or self.has_ended:
+        if self.has_ended:
+            if self._store is not None and not self.is_attached:
+                self._store.handle_left(self)
+            return
+        if self._readers:
             return
         self.pull()  # no reader does any more, and it would stop at its credit
         if self._holders or self.has_ended or self.request.background:

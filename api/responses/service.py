@@ -123,19 +123,21 @@ class ResponseService:
         assert self._nursery is not None
         await start_background_task(self._nursery, run, name=name, waits_for="tokens")
 
+    @asynccontextmanager
     async def run_whole(
         self, request: ResponseRequest, principal: str, response_id: str = ""
-    ) -> Response:
+    ) -> AsyncIterator[Response]:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
 
-        All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
-        is aborted.
+        All its output comes at once, and was sent when the block is left. Raises `ApiError` when it
+        is refused. Cancelled meanwhile: it is aborted.
         """
         self.check_accepting()
         response = await self._prepare(request, principal, "", response_id, streaming=False)
-        with response.held(), waiting_for("tokens"):
-            await response.run(self.generator, self.store)
-        return response
+        with response.held():
+            with waiting_for("tokens"):
+                await response.run(self.generator, self.store)
+            yield response
 
     async def adopt(self, streams: Iterable[AdoptedStream]) -> None:
         """Go on with responses of a life of this frontend before; they run when this returns.

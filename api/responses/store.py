@@ -21,7 +21,7 @@ from ..settings import ServerLimits
 from .claims import Claims, Standing
 from .executions import DELETED, FORGOTTEN, Executions
 from .history import Conversation, with_output
-from .kept import KeptEnding, note_of, said_of
+from .kept import KeptEnding, is_resumable, note_of, said_of
 from .response import Response
 from .retention import Retention
 
@@ -80,6 +80,8 @@ class ResponseStore:
     claims: Claims = attrs.field(init=False)
     executions: Executions = attrs.field(init=False)
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
+    # Ended ones that are not kept, but for those who have not had all of them.
+    _awaited: set[str] = attrs.field(factory=set, init=False)
     # Running ones of which nothing is to be kept.
     _deleted: set[str] = attrs.field(factory=set, init=False)
     ended: Retention[_Ended | _Unread] = attrs.field(init=False)
@@ -134,15 +136,27 @@ class ResponseStore:
             is_keyed=response.is_keyed,
             is_adopted=response.adopted is not None,
         )
-        if keep_s and response_id not in self._deleted:
+        is_deleted = response_id in self._deleted
+        is_kept = keep_s > 0 and not is_deleted
+        if is_kept:
             self._keep(response, _end_of(keep_s, ended_ns))
-            if self.journal is not None:
+        if self.journal is not None:
+            is_awaited = response.is_attached and is_resumable(response) and not is_deleted
+            if is_awaited and not is_kept:
+                self._awaited.add(response_id)
+            if is_kept or is_awaited:
                 self.journal.end(response_id, said_of(response, ended_ns))
-        elif self.journal is not None:
-            self.journal.forget(response_id)
+            else:
+                self.journal.forget(response_id)
         self._deleted.discard(response_id)
         self.ended.forget_old(trio.current_time())
         self.on_ended()
+
+    def handle_left(self, response: Response) -> None:
+        """Nobody reads one that has ended any more, or is to answer with it."""
+        if self.journal is not None and response.response_id in self._awaited:
+            self._awaited.remove(response.response_id)
+            self.journal.forget(response.response_id)
 
     def keep_unread(
         self,

@@ -63,7 +63,7 @@ async def create_completion(call: Call) -> None:
     All prompts of a batch run at the same time; when one fails, all of them do. Raises `ApiError`
     before the answer has begun.
     """
-    call.application.check_accepting()
+    call.check_accepting()
     body = await call.read_body()
     request = read_completions_request(body, model=call.application.generator.model_name)
     await _answer(call, request, body)
@@ -101,7 +101,7 @@ def speak_messages(connection: HttpConnection) -> None:
 
 async def _create(call: Call, read: Callable[..., ChatRequest]) -> None:
     application = call.application
-    application.check_accepting()
+    call.check_accepting()
     body = await call.read_body()
     model = application.generator.model_name
     request = read(body, model=model, answer_format=application.answer_format)

@@ -4,6 +4,7 @@ Thin shells: bodies are validated and events built by pure modules, responses ru
 here is the waiting. A client that leaves is a reader less.
 """
 
+from contextlib import AsyncExitStack
 from functools import partial
 
 import trio
@@ -54,7 +55,7 @@ async def create_response(call: Call) -> None:
     Raises `ApiError` before the answer has begun.
     """
     connection, application, principal = call.connection, call.application, call.principal
-    application.check_accepting()
+    call.check_accepting()
     body = await call.read_body()
     keyed = keyed_request(call, body)
     request = _read(application, body)
@@ -149,16 +150,19 @@ async def _answer_whole(
     connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
 ) -> None:
     responses, response_id = application.responses, connection.state.claimed
-    with connection.cancel_when_client_leaves():
-        # It may outlive this client, and have readers then, or has outlived its frontend.
-        if request.keeping.keep_s > 0 or application.store.begun(response_id) is not None:
-            async with responses.open(request, principal, response_id=response_id) as response:
+    async with AsyncExitStack() as sent:
+        with connection.cancel_when_client_leaves():
+            # It may outlive this client, and have readers then, or has outlived its frontend.
+            if request.keeping.keep_s > 0 or application.store.begun(response_id) is not None:
+                opening = responses.open(request, principal, response_id=response_id)
+                response = await sent.enter_async_context(opening)
                 connection.access.generation = response.generated
                 await response.wait_ended()
-        else:
-            response = await responses.run_whole(request, principal, response_id)
-            connection.access.generation = response.generated
-    await connection.answer_json(200, response.whole())
+            else:
+                running = responses.run_whole(request, principal, response_id)
+                response = await sent.enter_async_context(running)
+                connection.access.generation = response.generated
+        await connection.answer_json(200, response.whole())
 
 
 def _position(connection: HttpConnection) -> int | None:

@@ -72,8 +72,9 @@ OPENED = "{{ messages[-1].content }}<think>"
 WORDS = [f"word{place:02} " for place in range(40)]
 
 
-async def test_reasoning_that_runs_goes_on_as_reasoning(tmp_path: pathlib.Path) -> None:
-    """The successor knows from the prompt's tokens that the answer began inside of it."""
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_reasoning_goes_on_as_reasoning(tmp_path: pathlib.Path, *, has_ended: bool) -> None:
+    """The successor knows that the answer began inside of it, though an end keeps no prompt."""
     script = [*WORDS[:30], "</think>", *WORDS[30:]]
     folder = scripted_model(tmp_path / "model", OPENED, script, specials=["<think>", "</think>"])
     engine: dict[str, Any] = {"executor": "native", "kv_blocks": 64}
@@ -82,15 +83,54 @@ async def test_reasoning_that_runs_goes_on_as_reasoning(tmp_path: pathlib.Path) 
         request = read_response_request(
             values, model="toy", now=trio.current_time(), answer_format=before.answer_format
         )
-        async with begun(before, request) as response, lives.next() as after:
-            kept = after.store.find(response.response_id, "p")
-            assert kept.record.token_count < len(WORDS)
+        async with begun(before, request) as response:
             with trio.fail_after(20):
-                whole: Any = await kept.wait_ended()
+                if has_ended:
+                    await response.wait_ended()
+                async with lives.next() as after:
+                    kept = after.store.find(response.response_id, "p")
+                    assert has_ended or kept.record.token_count < len(WORDS)
+                    whole: Any = await kept.wait_ended()
         reasoning, message = whole["output"]
         assert reasoning["content"][0]["text"] == "".join(WORDS[:30]).strip()
         assert message["content"][0]["text"] == "".join(WORDS[30:])
         assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] == 31
+
+
+@asynccontextmanager
+async def ended(application: Application, *, is_long: bool) -> AsyncIterator[Response]:
+    """One that is not stored, of which its reader has taken nothing."""
+    request = read_request(store=False, max_output_tokens=TOKENS if is_long else 4)
+    async with application.responses.open(request, "p", streaming=is_long) as response:
+        with response.reading(), trio.fail_after(20):
+            await response.wait_ended()
+            yield response
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+async def test_what_is_not_stored_is_found_until_its_reader_has_all(
+    null_folder: pathlib.Path, *, is_long: bool
+) -> None:
+    """But for a short whole answer, which is made again: to write it down would cost more."""
+    async with (
+        open_lives(null_folder, WINDOW_TOKENS) as lives,
+        lives.first() as before,
+        ended(before, is_long=is_long) as response,
+        lives.next() as after,
+    ):
+        again = after.store.begun(response.response_id)
+        assert (again is not None) == is_long
+        assert again is None or again.record.snapshot() == response.record.snapshot()
+
+
+async def test_what_is_not_stored_is_forgotten_when_its_reader_has_all(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_lives(null_folder, WINDOW_TOKENS) as lives, lives.first() as before:
+        async with ended(before, is_long=True) as response:
+            pass
+        async with lives.next() as after:
+            assert after.store.begun(response.response_id) is None
 
 
 async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
@@ -152,8 +192,12 @@ async def test_a_whole_answer_is_made_by_the_next_life(
     asked = {"max_output_tokens": LONG_TOKENS, "store": store}
     async with open_lives(null_folder) as lives, lives.first() as before:
         wanted = (await run(before, **asked)).whole()
-        run_whole = before.responses.run_whole
-        async with asking(run_whole, read_request(**asked), "p") as client:
+
+        async def run_whole() -> None:
+            async with before.responses.run_whole(read_request(**asked), "p"):
+                pass
+
+        async with asking(run_whole) as client:
             with trio.fail_after(20):
                 while not before.store.running():
                     await trio.lowlevel.checkpoint()

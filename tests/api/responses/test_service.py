@@ -193,18 +193,20 @@ async def test_a_drain_waits_for_what_runs_and_then_cuts_it(
 
 async def test_ignored_tools_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     application = make_application()
+    request = make_request(tools=[{"type": "mcp"}])
     async with open_responses(application):
         for _ in range(2):
-            await application.responses.run_whole(make_request(tools=[{"type": "mcp"}]), "p")
+            async with application.responses.run_whole(request, "p"):
+                pass
     assert caplog.text.count("tools of the type mcp are ignored") == 1
 
 
 async def test_the_object_has_the_values_that_were_used_and_its_end() -> None:
     generator = FakeGenerator(sampling_defaults=SamplingParams(temperature=0.7))
     application = make_application(generator)
-    async with open_responses(application):
-        response = await application.responses.run_whole(make_request(top_p=0.5), "p")
-    whole: Any = response.whole()
+    running = application.responses.run_whole(make_request(top_p=0.5), "p")
+    async with open_responses(application), running as response:
+        whole: Any = response.whole()
     assert (whole["temperature"], whole["top_p"]) == (0.7, 0.5)
     assert (whole["presence_penalty"], whole["frequency_penalty"]) == (0.0, 0.0)
     assert whole["completed_at"] >= whole["created_at"] > 0

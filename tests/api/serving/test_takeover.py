@@ -141,6 +141,21 @@ async def test_a_stream_goes_on_in_its_frames(
 
 
 @pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_goes_on_while_its_server_drains(
+    null_folder: pathlib.Path, wire: Wire, path: str
+) -> None:
+    """A drain refuses what is new, and this is not."""
+    async with (
+        open_stream(null_folder, wire, path, 7) as (lives, _, scope, undisturbed),
+        next_life(lives, wire, scope) as after,
+    ):
+        after._drain_begun.set()
+        async with wire.served_by(after, is_taken_over=True):
+            whole = await wire.wait(lambda got: got.endswith(b"0\r\n\r\n"))
+            assert text_of(whole) == text_of(undisturbed)
+
+
+@pytest.mark.parametrize("path", STREAMS)
 @pytest.mark.parametrize("events", [0, 1, 7])
 async def test_a_stream_goes_on_behind_a_comment(
     null_folder: pathlib.Path, wire: Wire, path: str, events: int
