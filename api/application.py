@@ -335,6 +335,10 @@ class Call:
         if not self.connection.state.claimed:
             self.application.check_accepting()
 
+    def claim(self, draw: Callable[[], str]) -> str:
+        """See `HttpConnection.claim`."""
+        return self.connection.claim(draw, self.application.store.executions.was_unknown)
+
     def header(self, name: str) -> str | None:
         """The first value of a header, by its lower-case name."""
         request = self.connection.request

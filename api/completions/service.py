@@ -228,6 +228,10 @@ class CompletionService:
             found = self._kept.find(completion_id, trio.current_time())
         return None if found is None or found.order.principal != principal else found
 
+    def has(self, completion_id: str, principal: str) -> bool:
+        """Whether it was admitted here, and runs or is kept."""
+        return self._get(completion_id, principal) is not None
+
     async def look_up(self, completion_id: str, principal: str, asked: ExecutionCall) -> Execution:
         """How one with a key stands; see `Executions.look_up`."""
         find = partial(self._get, completion_id, principal)

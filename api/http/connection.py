@@ -217,12 +217,13 @@ class HttpConnection:
             return encode_position(state.position)
         return None
 
-    def claim(self, draw: Callable[[], str]) -> str:
+    def claim(self, draw: Callable[[], str], was_lost: Callable[[str], bool]) -> str:
         """The id under which the present request is executed: a new one, or a successor's task.
 
         It is written down before: a process that goes on with this connection repeats nothing.
+        `was_lost` tells of an id that another may have been executed for meanwhile.
         """
-        if not self.state.claimed:
+        if not self.state.claimed or was_lost(self.state.claimed):
             self.access.note_id(claimed := draw())
             self.state = HttpState(claimed, is_continued=self.state.is_continued)
             if self.stream.held is not None:

@@ -92,6 +92,8 @@ class Executions:
     _since: int = attrs.field(init=False)
     # {response id: set when it is no longer pending}
     _pending: dict[str, trio.Event] = attrs.field(factory=dict, init=False)
+    # Those that were said to be unknown, oldest first: their claims may be others' since.
+    _unknown: OrderedDict[str, None] = attrs.field(factory=OrderedDict, init=False)
     # Oldest first.
     _tombstones: OrderedDict[str, Tombstone] = attrs.field(factory=OrderedDict, init=False)
 
@@ -149,8 +151,15 @@ class Executions:
             return Execution(standing=tombstone.standing, reason=tombstone.reason)
         self.unbury(response_id)
         if epoch >= self._since:
+            if len(self._unknown) == self.tombstones_max:
+                self._unknown.popitem(last=False)
+            self._unknown[response_id] = None
             return Execution(standing=Standing.UNKNOWN)
         return Execution(standing=Standing.LOST, reason=NO_JOURNAL)
+
+    def was_unknown(self, response_id: str) -> bool:
+        """Whether somebody was told so, and may execute in its place: it is to begin no more."""
+        return response_id in self._unknown
 
     async def look_up(
         self, response_id: str, asked: ExecutionCall, find: Callable[[], Executed | None]

@@ -114,7 +114,7 @@ async def _answer(call: Call, request: ChatRequest | CompletionsRequest, body: J
     """
     connection, completions = call.connection, call.application.completions
     keyed = keyed_request(call, body)
-    asked = (request, call.principal, body, connection.claim)
+    asked = (request, call.principal, body, call.claim)
     order = completions.order(*asked, is_keyed=keyed is not None)
     with connection.cancel_when_client_leaves():
         if keyed is None:
@@ -128,7 +128,11 @@ async def _answer(call: Call, request: ChatRequest | CompletionsRequest, body: J
 
         own_id, is_streamed = order.completion_id, request.options.stream
         with call.application.store.executions.pending(own_id):
-            if not await answer_again(call, keyed, own_id, answer if is_streamed else None):
+            # What was admitted here holds the claim, and its home need not be up.
+            is_own = completions.has(own_id, call.principal)
+            if is_own or not await answer_again(
+                call, keyed, own_id, answer if is_streamed else None
+            ):
                 await _execute(call, order)
 
 

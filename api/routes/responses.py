@@ -62,7 +62,7 @@ async def create_response(call: Call) -> None:
     if keyed is not None:
         await _create_keyed(call, request, keyed)
         return
-    response_id = connection.claim(application.ids.draw_response_id)
+    response_id = call.claim(application.ids.draw_response_id)
     opening = partial(
         application.responses.open,
         request,
@@ -109,10 +109,7 @@ async def count_input_tokens(call: Call) -> None:
 async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedRequest) -> None:
     """Execute it, or answer as the one that did; it goes on when the client leaves."""
     application, principal, connection = call.application, call.principal, call.connection
-    responses, response_id = (
-        application.responses,
-        connection.claim(application.ids.draw_response_id),
-    )
+    responses, response_id = application.responses, call.claim(application.ids.draw_response_id)
     is_whole = not (request.stream or request.background)
 
     async def answer(found_id: str) -> None:
@@ -127,7 +124,10 @@ async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedReques
 
     pending = application.store.executions.pending(response_id)
     with connection.cancel_when_client_leaves(), pending:
-        if await answer_again(call, keyed, response_id, None if is_whole else answer):
+        # What was admitted here holds the claim, and its home need not be up.
+        if application.store.begun(response_id) is None and await answer_again(
+            call, keyed, response_id, None if is_whole else answer
+        ):
             return
         async with responses.open(
             request,

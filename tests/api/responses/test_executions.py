@@ -35,6 +35,14 @@ async def test_it_is_pending_until_it_is_admitted_or_given_up() -> None:
     assert standing(executions, "b") is Standing.UNKNOWN
 
 
+def test_what_was_said_to_be_unknown_begins_no_more() -> None:
+    executions = Executions(2, 1)
+    for name in ("a", "b", "c"):
+        assert not executions.was_unknown(name)
+        assert standing(executions, name) is Standing.UNKNOWN
+    assert [executions.was_unknown(name) for name in ("a", "b", "c")] == [False, True, True]
+
+
 def test_who_waits_for_it_may_be_cancelled() -> None:
     async def run() -> None:
         executions = Executions(8, 1)

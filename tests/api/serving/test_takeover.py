@@ -37,10 +37,11 @@ CHAT: dict[str, Any] = {
 }
 
 
-def post(path: str, body: dict[str, Any]) -> bytes:
+def post(path: str, body: dict[str, Any], headers: str = "") -> bytes:
     data = json.dumps(body).encode()
-    return b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
+    return b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n%b" % (
         path.encode(),
+        headers.encode(),
         len(data),
         data,
     )
@@ -197,6 +198,27 @@ async def test_a_whole_answer_is_given_by_the_next_life(
             answer = await wire.wait(lambda got: b"}" in got and got.endswith(b"}"))
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["id"] == running.response_id
+
+
+@pytest.mark.parametrize("path", STREAMS)
+@pytest.mark.parametrize("was_asked", [False, True])
+async def test_a_claim_goes_on_unless_another_was_told_that_it_is_free(
+    null_folder: pathlib.Path, wire: Wire, path: str, *, was_asked: bool
+) -> None:
+    """Another request with its key may have taken the claim since, and is executed."""
+    slot = ConnectionSlot(memoryview(wire.memory))
+    async with open_lives(null_folder) as lives, lives.first() as application:
+        prefix = "resp" if "responses" in path else "chatcmpl"
+        claimed = application.ids.draw(prefix)
+        slot.publish(0, encode_state(HttpState(claimed)), b"", kept_from=0, received=0)
+        wire.client.send(post(path, CHAT | STORY, "Idempotency-Key: k\r\n"))
+        if was_asked:
+            executions = application.store.executions
+            assert executions.execution_of(claimed, executions.epoch, 0).standing == "unknown"
+        async with wire.served_by(application, is_taken_over=True):
+            answer = await wire.wait(lambda got: b"}" in got and got.endswith(b"}"))
+        found = json.loads(answer.partition(b"\r\n\r\n")[2])["id"]
+        assert (found != claimed) == was_asked
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100, 150])
