@@ -52,6 +52,7 @@ def rebuild(
         session=kept.session,
         is_keyed=kept.is_keyed,
         adopted=adopted,
+        admitted_at=adopted.admitted_at,
     )
     if adopted.generation is not None and adopted.said is None:
         response.note_prompt(generator, adopted.generation)
@@ -79,6 +80,8 @@ def rebuild_end(response: Response) -> None:
         adopted.close()
         response.ended_ns = kept.ended_ns
         response.end(kept.ending)
+    if response.has_ended:
+        response.adopted = None  # all of it is in the record
 
 
 def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding) -> None:

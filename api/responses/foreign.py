@@ -49,7 +49,7 @@ ADOPTION_WAIT_S = 30.0
 ROOT_CALL_S = 3.0
 # Refusals of the root that another moment, or another pid, may change.
 CONFLICTS = ("no_process", "process_changed")
-# Calls that wait here for a reply, and replies that wait here for an end.
+# Calls that wait here for a reply, and replies that wait here for an end; others wait for these.
 CALLS_MAX = 256
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
 CarryOut = Callable[[ForeignCall], Awaitable[Any]]
@@ -80,11 +80,15 @@ class ForeignResponses:
     carry_out: CarryOut | None = attrs.field(default=None, init=False)
     _states: FrontendStates = attrs.field(factory=FrontendStates, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _calling: int = attrs.field(default=0, init=False)
+    _calling: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(CALLS_MAX), init=False
+    )
     # {call id: attempt}
     _attempts: dict[int, _Attempt] = attrs.field(factory=dict, init=False)
     _call_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
-    _answering: int = attrs.field(default=0, init=False)
+    _answering: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(CALLS_MAX), init=False
+    )
 
     def is_given_up(self, home: int) -> bool:
         """Whether no process will have this home any more."""
@@ -129,14 +133,9 @@ class ForeignResponses:
         if call.frontend == self.home:
             assert self.carry_out is not None
             return await self.carry_out(call)
-        if self._calling >= CALLS_MAX:
-            raise _unreachable()
-        self._calling += 1
-        try:
-            with trio.move_on_after(ADOPTION_WAIT_S):
+        with trio.move_on_after(ADOPTION_WAIT_S):
+            async with self._calling:
                 return _answer_in(await self._ask(call), verb, response_id)
-        finally:
-            self._calling -= 1
         raise _unreachable()
 
     async def _ask(self, call: ForeignCall) -> ForeignReply:
@@ -198,18 +197,13 @@ class ForeignResponses:
         `BrokenResourceError` when the root is gone. Cancellation: no reply.
         """
         assert self.send is not None
-        if self._answering >= CALLS_MAX:
-            return
-        self._answering += 1
-        try:
-            with trio.move_on_after(CALL_S):
+        with trio.move_on_after(CALL_S):
+            async with self._answering:
                 reply = await _answer_of(call, carry_out)
                 try:
                     await self.send(reply)
                 except MessageTooLarge:
                     await self.send(_refused(call, _too_large()))
-        finally:
-            self._answering -= 1
 
 
 @attrs.define(eq=False)

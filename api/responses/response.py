@@ -60,8 +60,9 @@ class Response:
     prompt: Prompt | None = None
     # What it continues, until its admission was noted.
     before: Conversation | None = None
-    # What goes on, where a frontend before this one has begun it.
+    # What goes on, until its end, where a life of this frontend before has begun it; and when.
     adopted: AdoptedStream | None = None
+    admitted_at: float = math.inf
     # When it ended, by CLOCK_MONOTONIC, if that was in a life of this frontend before.
     ended_ns: int | None = None
 
@@ -264,8 +265,7 @@ class Response:
         """What came of it so far, for the access log."""
         facts = self._facts if self._stream is None else self._stream.facts
         end = "" if self.record.ending is None else self.record.ending.why
-        begun_at = math.inf if self.adopted is None else self.adopted.admitted_at
-        return Generated.of(self.response_id, end, [facts], begun_at)
+        return Generated.of(self.response_id, end, [facts], self.admitted_at)
 
     def _ending_when_cut(self) -> Ending:
         """What the end is when the scope was cancelled or its deadline has passed."""

@@ -48,9 +48,11 @@ class Retention(Generic[Item]):
         self._kept[name] = _Kept(item, size_bytes, until_s)
         self.size_bytes += size_bytes
 
-    def replace(self, name: str, item: Item) -> None:
+    def replace(self, name: str, item: Item, size_bytes: int) -> None:
         """Another form of what is kept under this id, for the rest of its time."""
-        self._kept[name] = attrs.evolve(self._kept[name], item=item)
+        kept = self._kept[name]
+        self._kept[name] = attrs.evolve(kept, item=item, size_bytes=size_bytes)
+        self.size_bytes += size_bytes - kept.size_bytes
 
     def find(self, name: str, now: float) -> Item | None:
         """The one of this id, if its time is not over."""

@@ -51,6 +51,11 @@ class _Ended:
     def is_keyed(self) -> bool:
         return self.response.is_keyed
 
+    @property
+    def size_bytes(self) -> int:
+        size_bytes = self.conversation.size_bytes + self.response.request.extra_bytes
+        return RESPONSE_BYTES + size_bytes + self.response.record.extra_bytes
+
 
 @attrs.frozen
 class _Unread:
@@ -134,7 +139,7 @@ class ResponseStore:
             response.request.store,
             response.session,
             is_keyed=response.is_keyed,
-            is_adopted=response.adopted is not None,
+            is_adopted=math.isfinite(response.admitted_at),
         )
         is_deleted = response_id in self._deleted
         is_kept = keep_s > 0 and not is_deleted
@@ -181,9 +186,7 @@ class ResponseStore:
 
     def _keep(self, response: Response, until_s: float) -> None:
         kept = _Ended.of(response)
-        size_bytes = kept.conversation.size_bytes + response.request.extra_bytes
-        size_bytes += response.record.extra_bytes
-        self.ended.keep(response.response_id, kept, RESPONSE_BYTES + size_bytes, until_s)
+        self.ended.keep(response.response_id, kept, kept.size_bytes, until_s)
 
     def _handle_forgotten(self, response_id: str, ended: _Ended | _Unread, is_over: bool) -> None:
         if ended.is_keyed and not is_over:
@@ -219,7 +222,8 @@ class ResponseStore:
             self.ended.drop(response_id)
             return None
         ended = _Ended.of(response)
-        self.ended.replace(response_id, ended)
+        self.ended.replace(response_id, ended, ended.size_bytes)
+        self.ended.forget_old(trio.current_time())
         return ended
 
     def find(self, response_id: str, principal: str, session: str = "") -> Response:
@@ -240,7 +244,7 @@ class ResponseStore:
             raise response_not_found(response_id)
         is_own = not ended.response.session or ended.response.session == session
         # By a reader that was cut off.
-        is_awaited = ended.response.adopted is not None
+        is_awaited = math.isfinite(ended.response.admitted_at)
         is_awaited = is_awaited and trio.current_time() < self.adopted_until_s
         if not (is_own or is_awaited):
             raise response_not_found(response_id)

@@ -152,6 +152,16 @@ async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
                 check_missing(store, whole.response_id, "another")
 
 
+async def test_what_was_read_again_is_counted_as_it_was(null_folder: pathlib.Path) -> None:
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        response = await run(before, max_output_tokens=TOKENS)
+        async with lives.next() as after:
+            unread_bytes = after.store.ended.size_bytes
+            assert after.store.find(response.response_id, "p").adopted is None
+            assert unread_bytes < after.store.ended.size_bytes == before.store.ended.size_bytes
+            after.store.check_invariants()
+
+
 async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder) as lives, lives.first() as before:
         whole = await run(before)
