@@ -200,7 +200,7 @@ class WorkerReady:
 
 
 CORE_TO_WORKER = (Step, Mask)
-# What a step may have, embeddings included, on both sides of the ring.
+# What a step and its results may have, embeddings and logprobs of prompts included.
 STEP_LIMITS = CodecLimits(bytes_max=256 * 2**20)
 WORKER_TO_CORE = (StepResult, StepFailure)
 # The rank whose tokens count; with pipeline ranks it would be the last stage's first.
@@ -209,4 +209,4 @@ OUTPUT_RANK = 0
 
 def make_ring_codecs() -> tuple[Codec, Codec]:
     """Of the steps' ring and of the results', the same on both sides."""
-    return Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), Codec(*WORKER_TO_CORE)
+    return Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), Codec(*WORKER_TO_CORE, limits=STEP_LIMITS)

@@ -247,7 +247,7 @@ class HttpConnection:
             all_headers.append(("content-length", str(len(body))))
         head = self._begin(status, all_headers)
         self._handle_answered()
-        await self.stream.send_all(head if self._is_head else head + body)
+        await self.stream.send_all(head if self.is_head else head + body)
 
     async def answer_json(self, status: int, value: object, headers: Headers = ()) -> None:
         """Send one whole answer as JSON."""
@@ -279,7 +279,7 @@ class HttpConnection:
 
     async def send_events(self, data: bytes, position: str | int | None = None) -> None:
         """Write some whole events in one call; a successor goes on behind this position."""
-        if data and not self._is_head:
+        if data and not self.is_head:
             self.state = HttpState(self.state.claimed, is_begun=True, position=position)
             await self.stream.send_all(write_chunk(data) if self._is_chunked else data)
 
@@ -288,7 +288,7 @@ class HttpConnection:
         if self._is_chunked:
             data = (write_chunk(data) if data else b"") + LAST_CHUNK
         self._handle_answered()
-        if data and not self._is_head:
+        if data and not self.is_head:
             await self.stream.send_all(data)
 
     def _handle_answered(self) -> None:
@@ -299,7 +299,8 @@ class HttpConnection:
             self._input.keep_from_here()
 
     @property
-    def _is_head(self) -> bool:
+    def is_head(self) -> bool:
+        """Whether the present request is for the head of its answer alone."""
         return self.request is not None and self.request.method == "HEAD"
 
     def _begin(self, status: int, headers: list[tuple[str, str]]) -> bytes:

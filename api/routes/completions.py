@@ -167,6 +167,9 @@ async def _send_chunks(call: Call, reader: CompletionReader | ForeignCompletionR
     """Send everything that a reader reads. A failure is an error event, which SDKs raise."""
     connection = call.connection
     await connection.start_events()
+    if connection.is_head:  # and nothing is to be read
+        await connection.end_events()
+        return
     frames = b""
     with call.application.keep_alive.watching(connection, reader.wake_up):
         while not reader.is_done:
@@ -204,13 +207,12 @@ async def resume_message(call: Call) -> None:
 
 
 async def _resume(call: Call, kind: str, query: dict[str, Any]) -> None:
-    request = call.connection.request
     if not call.resource_id.startswith(f"{kind}_"):
         raise completion_not_found(call.resource_id)
-    is_head = request is not None and request.method == "HEAD"  # which is sent nothing of it
     after = _position(call.connection) or query["starting_after"]
     asked = (call.resource_id, call.principal, after)
     call.connection.access.note_id(call.resource_id)
     with call.connection.cancel_when_client_leaves():
-        async with call.application.completions.read(*asked, is_last=not is_head) as reader:
+        is_last = not call.connection.is_head
+        async with call.application.completions.read(*asked, is_last=is_last) as reader:
             await _send_chunks(call, reader)

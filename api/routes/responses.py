@@ -185,6 +185,9 @@ async def _send_events(
     characters_max = application.settings.limits.socket.lane_buffer_bytes_max
     try:
         await connection.start_events()
+        if connection.is_head:  # and nothing is to be read
+            await connection.end_events()
+            return
         with application.keep_alive.watching(connection, reader.wake_up):
             while not reader.done.is_set():
                 await reader.wait_ready()

@@ -211,8 +211,7 @@ class CoreClient:
                 continue  # the end of another one took it along
             match self.engines.judged(decision, self.clock_ns() / 1e9):
                 case PlaceOn(peers=peers, exact=exact):
-                    parent = entry.request.parent
-                    peer = of_parents.get(parent)
+                    peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
                         peer = self.balancer.choose(self.ledger.in_flight, peers)
                     of_parents[parent or entry.request.request_id] = peer
@@ -222,6 +221,7 @@ class CoreClient:
                     failed += 1
                     self.ledger.handle_give_up(entry, now)
                     if entry.sink is not None:
+                        self._note_end(entry.sink, FinishReason.ERROR)
                         entry.sink.fail(error)
                 case _:
                     assert_never(decision)

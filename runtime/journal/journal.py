@@ -23,6 +23,7 @@ import attrs
 
 from ...engine.messages import AddRequest, FinishReason, RequestOutput
 from ...transports.array import Frame
+from ...transports.codec import MessageTooLarge
 from ...transports.links.channel import Peer
 from .memory import JournalFile, open_mapped_journal
 from .reader import JournalContents, read_journal
@@ -108,10 +109,10 @@ class Journal:
         running = {name for name, stream in self._streams.items() if _open_in(stream)}
         known = set() if kept is None else set(kept.value.decode(errors="replace").splitlines())
         self._lacking = frozenset(running if not self.is_whole else running & known)
-        if self._lacking != known:
+        if not self._lacking:
             self.forget_value(LACKING)
-            if self._lacking:
-                self.keep_value(LACKING, "\n".join(sorted(self._lacking)).encode())
+        elif self._lacking != known:  # by one record, as a life may end between two
+            self.keep_value(LACKING, "\n".join(sorted(self._lacking)).encode())
 
     def may_lack(self, name: str) -> bool:
         """Whether clients may have seen more of this stream than was found."""
@@ -313,7 +314,7 @@ class Journal:
         try:
             self.writer.append(record)
             self._clean()
-        except OSError as error:
+        except (OSError, MessageTooLarge) as error:
             self._give_up(error)
 
     def _clean(self) -> None:
@@ -325,10 +326,10 @@ class Journal:
                     self.writer.move(name)
                 else:
                     self.writer.append(stream.snapshot())
-        except (OSError, JournalUnreadable) as error:
+        except (OSError, JournalUnreadable, MessageTooLarge) as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError | JournalUnreadable) -> None:
+    def _give_up(self, error: OSError | JournalUnreadable | MessageTooLarge) -> None:
         logger.error("the journal is given up: a successor of this frontend finds none: %s", error)
         strerror = error.strerror if isinstance(error, OSError) else None
         self._is_given_up, self.failure = True, strerror or str(error)

@@ -50,9 +50,11 @@ from .streams import JournalStreams
 TURN_BYTES = 64 * 1024
 # Of small streams, so many are cleaned at a turn.
 TURN_STREAMS_MAX = 16
-# At most, of a token in a snapshot; and of a logprob with its token and rank.
+# At most, of a token in a snapshot; of a logprob with its token and rank; and of the names of their
+# fields, as the logprobs of an output that came alone are an object of their own.
 _TOKEN_BYTES = 5
 _LOGPROB_BYTES = 12
+_FIELDS_BYTES = 48
 # An enumeration's member takes 30 ns to look up.
 _MESSAGE: Final = RecordKind.MESSAGE.value
 _OWN: Final = RecordKind.OWN.value
@@ -239,7 +241,9 @@ class JournalWriter:
             size += base.bytes
             if 2 * size >= self.limits.turn_bytes or len(names) == TURN_STREAMS_MAX:
                 break
-        self._turn_at = self.end + max(2 * size, self.limits.turn_bytes)
+        # After small ones it comes sooner: else thousands of them would pin many times their size.
+        is_short = len(names) == TURN_STREAMS_MAX
+        self._turn_at = self.end + max(2 * size, 0 if is_short else self.limits.turn_bytes)
         return names
 
     def statistics(self) -> JournalStatistics:
@@ -327,5 +331,5 @@ def _worst_bytes(request: AddRequest, prompt_tokens: int) -> int:
         (sampling.prompt_logprobs, prompt_tokens),
     ):
         if logprobs is not None:
-            size += _LOGPROB_BYTES * (1 + logprobs) * tokens
+            size += (_FIELDS_BYTES + _LOGPROB_BYTES * (1 + logprobs)) * tokens
     return size

@@ -50,6 +50,7 @@ async def test_a_kept_stream_is_read_again_and_then_forgotten(
         stream = f"{path}/{completion_id}/stream"
         async with open_client(application) as client:
             assert (await client.request("HEAD", stream)).status == 200
+            assert trio.current_time() == 5.5, "a head waits for nothing"
             answer = await client.request("GET", stream)
             whole = list(frames_of(answer.body))
             ids = [number for number, _ in whole]

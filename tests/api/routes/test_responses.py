@@ -65,6 +65,9 @@ async def test_a_cut_stream_is_resumed_without_gap_or_repeat(
         await trio.sleep(2)
         path = f"/v1/responses/{running.response_id}?stream=true&starting_after=24"
         async with open_client(application) as other:
+            assert (await other.request("HEAD", path)).status == 200
+            assert trio.current_time() == 5.5, "a head waits for nothing"
+        async with open_client(application) as other:
             text, numbers = said(await other.request("GET", path))
         path = f"/v1/responses/{running.response_id}?stream=true"
         async with open_client(application) as other:

@@ -156,7 +156,10 @@ def test_what_may_lack_something_does_until_it_is_over() -> None:
     memory.data += b"?"  # the end of it was lost
     memory.publish(FILL_AT, len(memory.data))
     for term, lacking in ((2, ["s1", "s2"]), (3, ["s1", "s2"]), (4, ["s2"]), (5, [])):
+        written = read_journal(memory).number
         journal = open_noted(memory, term=term)
+        # What changed is one record: between two of them this life may end.
+        assert journal.writer.number == written + (term != 3)
         assert journal.is_whole is (term > 2)
         names = [name for name in ("s1", "s2", "s3", "s4") if journal.may_lack(name)]
         assert names == lacking

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triolet.engine.messages import FinishReason, StepOutputs
+from triolet.engine.messages import FinishReason, StepOutputs, TokenLogprobs
 from triolet.fuzz.doubles.journal_acts import ACTS, Act, apply
 from triolet.fuzz.doubles.journal_memory import Freed, NotedMemory, Published, left_by
 from triolet.fuzz.doubles.journal_world import JournalWorld, Parts
@@ -19,10 +19,14 @@ from triolet.runtime.journal.records import (
     FILL_AT,
     REBUILDING_AT,
     ChoiceEnd,
+    ChoiceSnapshot,
     ClientCredit,
     Deletion,
     NamedValue,
+    Snapshot,
+    encode_own,
 )
+from triolet.runtime.journal.stream import JournalStream, choices_of
 from triolet.runtime.journal.writer import TURN_STREAMS_MAX, JournalLimits, JournalWriter
 
 from .making import (
@@ -156,6 +160,36 @@ def test_of_small_streams_a_turn_takes_a_few() -> None:
         writer.append(admission(f"s{number}"))
     assert len(writer.due()) == TURN_STREAMS_MAX
     assert writer.due() == []
+
+
+def test_many_small_values_pin_about_twice_of_what_they_need() -> None:
+    """A turn takes a few of them, so the next one comes soon."""
+    _, writer = open_writer(limits=JournalLimits(clean_above_bytes=0))
+    for number in range(6000):  # of one of them again and again
+        writer.append(NamedValue(f"v{min(number, 999)}", b"x" * 100))
+        for name in writer.due():
+            writer.move(name)
+    needed = sum(base.bytes for base in writer._bases.values())
+    assert len(writer._bases) == 1000
+    assert writer.used_bytes < 2.5 * needed
+
+
+def test_what_a_stream_may_need_is_what_its_snapshot_may_be() -> None:
+    """With logprobs of tokens that came one by one."""
+    tokens, top = 300, 2
+    asked = attrs.evolve(request("a#0", max_tokens=tokens).sampling, logprobs=top)
+    small = attrs.evolve(admission("a"), requests=[attrs.evolve(request("a#0"), sampling=asked)])
+    one = TokenLogprobs(1 + top, b"i" * 4 * (1 + top), b"l" * 4 * (1 + top), b"r" * 4)
+    (choice,) = choices_of(Snapshot(admission=small, choices=[ChoiceSnapshot()]))
+    choice.token_ids, choice.logprobs = [2**31 - 1] * tokens, [one] * tokens
+    size = len(encode_own(JournalStream(small, [choice]).snapshot()))
+    for bound, is_refused in ((size, True), (2 * size, False)):
+        _, writer = open_writer(limits=JournalLimits(stream_bytes_max=bound))
+        if is_refused:
+            with pytest.raises(JournalStreamTooLarge):
+                writer.append(small)
+        else:
+            writer.append(small)
 
 
 def test_admission_is_refused_at_the_bound_and_what_was_admitted_goes_on() -> None:
