@@ -148,21 +148,12 @@ class Executor:
 
     async def _run_pool(self, task_status: trio.TaskStatus[WorkerReady]) -> None:
         """One generation, until one of its workers dies."""
-        workers, ahead = self.settings.workers, dict(enumerate(self.ahead))
-        self.ahead = ()
-        if self.spares is not None:
-            self.spares.readiness.handle_starting(WORKERS)
-            if not ahead and (spare := await self.spares.take()) is not None:
-                ahead = {0: spare}
-        specs = [
-            ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
-            for rank in range(workers)
-        ]
         opened = open_step_rings(
-            workers, self.settings.step_timeout_s, self.recorder, self.generation
+            self.settings.workers, self.settings.step_timeout_s, self.recorder, self.generation
         )
         try:
             with opened as rings, single_errors_unwrapped():
+                specs = await self._specs()  # behind what may fail: a spare has to be owned now
                 async with trio.open_nursery() as nursery:
                     begin = partial(self._begin_worker, rings)
                     run_pool = partial(run_process_pool, specs, ready=begin)
@@ -178,6 +169,19 @@ class Executor:
             if self._ready.is_set():
                 self._ready = trio.Event()
             self._workers, self._spawned = [], []
+
+    async def _specs(self) -> list[ProcessSpec]:
+        """Of all workers; the first is there already, if it was started ahead or a spare is."""
+        ahead = dict(enumerate(self.ahead))
+        self.ahead = ()
+        if self.spares is not None:
+            self.spares.readiness.handle_starting(WORKERS)
+            if not ahead and (spare := await self.spares.take()) is not None:
+                ahead = {0: spare}
+        return [
+            ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
+            for rank in range(self.settings.workers)
+        ]
 
     async def _run_deadline(
         self, rings: StepRings, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -276,8 +276,8 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_child(plan: ChildPlan) -> AsyncIterator[tuple[Process, ProgressPage]]:
-    with open_page(plan.slots, plan.table_bytes) as page:
-        async with open_process(plan.spec, ladder=plan.ladder) as process:
+    async with open_process(plan.spec, ladder=plan.ladder) as process:  # first: it may be a spare
+        with open_page(plan.slots, plan.table_bytes) as page:
             yield process, page
 
 

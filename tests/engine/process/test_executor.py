@@ -18,6 +18,7 @@ from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.nurseries.processes.process import Process, ProcessDied
+from triolet.nurseries.processes.spawned import Spawned
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.engine.steps import (
@@ -28,7 +29,7 @@ from triolet.tests.engine.steps import (
     next_step,
     write_sizes,
 )
-from triolet.tests.leaks import check_no_leaks
+from triolet.tests.leaks import check_no_leaks, no_room_for_descriptors
 from triolet.tests.live_tasks import find_tasks
 from triolet.transports.control.channel import ControlChannel
 
@@ -187,6 +188,17 @@ async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Pa
     with check_no_leaks(), pytest.raises(BootRefused, match="there is no such folder"):
         async with open_pool(tmp_path / "nothing", workers=1):
             pytest.fail("it was never ready")
+
+
+async def test_rings_that_cannot_be_made_cost_no_process_that_is_there() -> None:
+    async def workers(processes: Sequence[Process]) -> None:
+        raise AssertionError("there are none")
+
+    ahead = [Spawned(pid=9, pidfd=3, control_fd=4, death_fd=5, words_fd=6)]
+    executor = Executor(EngineSettings(model="m"), 5, print, workers, ahead=ahead)
+    with no_room_for_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        await executor.run()
+    assert executor.ahead == ahead
 
 
 @pytest.mark.slow

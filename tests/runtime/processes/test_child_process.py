@@ -24,7 +24,9 @@ from triolet.engine.messages import (
     WorkersChanged,
 )
 from triolet.nurseries.processes.hang_watch import ProcessHung
+from triolet.nurseries.processes.kernel import KERNEL
 from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
+from triolet.nurseries.processes.spawned import Spawned
 from triolet.runtime.events import (
     ChildGone,
     ChildHung,
@@ -62,6 +64,8 @@ class Owner:
     kill_s: float = DEADLINE_S
     blocked_s: float | None = None
     environment: dict[str, str] = attrs.field(factory=dict)
+    spare: Spawned | None = None
+    slots: int = 2
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
     failing: list[str] = attrs.field(factory=list)
@@ -70,7 +74,9 @@ class Owner:
     async def run(self) -> None:
         settings = acting_settings([self.act]).engine
         plan = ChildPlan(
-            spec=ProcessSpec("engine 0", ACTING_ENGINE, environment=self.environment),
+            spec=ProcessSpec(
+                "engine 0", ACTING_ENGINE, environment=self.environment, spawned=self.spare
+            ),
             role="engine",
             epoch=1,
             sends=ROOT_TO_ENGINE,
@@ -81,7 +87,7 @@ class Owner:
             on_ready=lambda child, _: self.diary(child),
             on_failing=self.failing.append,
             on_gone=self.gone.append,
-            slots=2,
+            slots=self.slots,
             blocked_s=self.blocked_s,
             on_message=self._refuse_message,
             on_event=self.diary,
@@ -167,6 +173,14 @@ async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
         await owner.run()
     assert owner.gone == [f"failed: {caught.value}"]
     assert owner.diary.told == [ChildGone("engine 0", 1, f"failed: {caught.value}")]
+
+
+async def test_a_spare_is_ended_when_there_is_no_memory_for_its_page() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        spare = KERNEL.spawn(ACTING_ENGINE, ahead=(), environment={})
+        owner = Owner("ready", spare=spare, slots=-1)
+        with pytest.raises(OSError, match="Invalid argument"):
+            await owner.run()
 
 
 async def test_a_refusal_is_one_sentence_and_no_death() -> None:
