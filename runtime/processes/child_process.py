@@ -99,17 +99,18 @@ class ChildProcess:
                     await self._snapshot_set.wait()
                 self._snapshot_set = trio.Event()
                 while self._snapshots:
-                    await self.control.send(self._snapshots.pop(next(iter(self._snapshots))))
+                    snapshot = self._snapshots.pop(next(iter(self._snapshots)))
+                    await self.control.send_patiently(snapshot)
 
     async def send(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
         """Send one order, with duplicates of `fds`.
 
         Raises `trio.BrokenResourceError` if the child is dead, `trio.TooSlowError` if it takes
-        nothing for `timeout_s`: it hangs, and got nothing of it.
+        nothing for `timeout_s`, or we have no room for it: it got nothing of it.
         """
         with trio.fail_after(timeout_s):
             try:
-                await self.control.send(order, fds)
+                await self.control.send_patiently(order, fds)
             except trio.ClosedResourceError as error:
                 raise trio.BrokenResourceError(f"{self.process.spec.name} has ended") from error
 
@@ -369,7 +370,8 @@ def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang:
     child.hung, child.hung_cause = hang, cause
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
     if pidfd is not None:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its engine has reaped it meanwhile
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         if not hang.is_own_fault:
             plan.on_hung(cause)
             return

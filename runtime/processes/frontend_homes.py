@@ -4,7 +4,6 @@ The shell over `HomeOwners` and `FrontendDirectory`. A journal is made with its 
 every process that has it; it ends when the home is lost, or the server ends.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -27,10 +26,6 @@ from .child_process import ChildProcess
 from .homes.home_owners import HomeOwners
 from .homes.journal_folder import JournalFolder
 from .membership import FrontendDirectory, deliver
-
-logger = logging.getLogger(__name__)
-# A descriptor could not be sent, for want of memory or as too many are on their way.
-PAUSE_S = 0.05
 
 
 @attrs.define(eq=False)
@@ -184,11 +179,7 @@ class FrontendHomes:
             try:
                 await child.send(HostHome(home, term, ["journal"]), timeout_s, [journal])
             except trio.BrokenResourceError:
-                return
+                pass
             except trio.TooSlowError:
                 continue
-            except OSError as error:
-                logger.warning("home %d cannot be given to a frontend yet: %s", home, error)
-                await trio.sleep(PAUSE_S)
-            else:
-                return
+            return

@@ -21,9 +21,6 @@ from ..messages import PassConnection
 from .child_process import ChildProcess
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
 
-# A descriptor could not be sent, for want of memory or as too many are on their way.
-PAUSE_S = 0.05
-
 
 @attrs.define(eq=False)
 class HeldConnections:
@@ -138,11 +135,8 @@ class HeldConnections:
                 except trio.BrokenResourceError:
                     return
                 except trio.TooSlowError:
-                    pass
-                except OSError:
-                    await trio.sleep(PAUSE_S)
-                else:
-                    self.handle_taken(rank, held, child.epoch)
+                    continue
+                self.handle_taken(rank, held, child.epoch)
 
     def _release(self, rank: int, ended: Iterable[HeldConnection]) -> None:
         for held in ended:

@@ -36,7 +36,7 @@ class TreeCalls:
         self._questions[number] = question
         try:
             with trio.fail_after(TREE_TIMEOUT_S):
-                await self.control.send(TreeRequest(number))
+                await self.control.send_patiently(TreeRequest(number))
                 await question.over.wait()
         finally:
             del self._questions[number]

@@ -37,6 +37,8 @@ from .passed_fds import (
 # A datagram must fit the socket's send buffer (208 KiB by default) with room for others.
 INLINE_BYTES_MAX = 32 * 1024
 _INLINE, _IN_MEMFD = b"\x00", b"\x01"
+# There is no memory or descriptor for a message, or too many descriptors are on their way.
+PAUSE_S = 0.05
 
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,15 @@ class ControlChannel:
                 await self._send_datagram([_IN_MEMFD], [memfd, *fds])
             finally:
                 os.close(memfd)
+
+    async def send_patiently(self, message: object, fds: Sequence[int] = ()) -> None:
+        """As `send`, again and again while there is no memory or descriptor for it."""
+        while True:
+            try:
+                return await self.send(message, fds)
+            except OSError as error:
+                logger.warning("a control message cannot be sent yet: %s", error)
+                await trio.sleep(PAUSE_S)
 
     def send_nowait(self, message: object) -> bool:
         """Send one small message at once; False if there is no room, or nobody to take it.

@@ -35,11 +35,12 @@ from triolet.runtime.events import (
     ChildStarting,
     ChildStopped,
 )
+from triolet.runtime.messages import ServerNews
 from triolet.runtime.processes.child_process import ChildPlan, ChildProcess, run_child_process
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import HandshakeTimeout
 
-from ...leaks import check_no_leaks
+from ...leaks import check_no_leaks, no_room_for_descriptors
 from ...nurseries.child_programs import look_again
 from ..acting import (
     ACTING_ENGINE,
@@ -272,6 +273,20 @@ async def test_a_worker_that_was_replaced_is_not_what_a_later_death_is_for() -> 
     assert owner.gone == ["was killed by SIGKILL"]
 
 
+async def test_a_worker_that_ends_between_look_and_kill_is_no_trouble() -> None:
+    with dummy_process() as worker, dummy_process() as reaped:
+        pidfd = os.pidfd_open(reaped.pid)
+        reaped.kill()
+        reaped.wait()
+        owner = Owner(f"shown {worker.pid}")
+        async with owner.running():
+            child = await owner.wait_ready()
+            child.handle_message(WorkersChanged([worker.pid]), [pidfd])
+            worker.send_signal(signal.SIGSTOP)
+            await owner.diary.wait_for(ChildHung)
+            assert "memberships" in await facts_of(child)
+
+
 async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:
     with dummy_process() as worker:
         owner = Owner(f"workers {worker.pid}")
@@ -375,6 +390,26 @@ async def test_noise_is_dropped_and_the_child_still_heard(
         child = await owner.wait_ready()
         assert "memberships" in await facts_of(child)
         assert caplog.text.count("a control message was dropped") == 1
+
+
+async def test_want_of_descriptors_makes_orders_late_and_news_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    news = ServerNews(["x" * 100_000], is_whole=True)
+    with (
+        ControlChannel(left, sends=[ServerNews]) as control,
+        ControlChannel(right, receives=[ServerNews]) as far_end,
+    ):
+        child = ChildProcess(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            with no_room_for_descriptors():
+                nursery.start_soon(child.send_snapshots)
+                child.publish(news)
+                with pytest.raises(trio.TooSlowError):
+                    await child.send(news, 1.0)
+            assert await far_end.receive() == (news, [])
+            nursery.cancel_scope.cancel("it was sent")
 
 
 async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.MockClock) -> None:

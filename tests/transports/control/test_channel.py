@@ -175,6 +175,18 @@ async def test_a_message_whose_descriptors_find_no_room_is_known(pair: Pair) -> 
     assert "more descriptors" in caught.value.reason
 
 
+async def test_one_that_finds_no_room_is_sent_when_there_is(
+    pair: Pair, autojump_clock: trio.testing.MockClock
+) -> None:
+    parent, child = pair
+    order = Order(1, bytes(100_000))
+    async with trio.open_nursery() as nursery:
+        with no_room_for_descriptors():
+            nursery.start_soon(parent.send_patiently, order)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await child.receive() == (order, [])
+
+
 async def test_late_handshake_messages_are_dropped_with_their_descriptors(pair: Pair) -> None:
     parent, child = pair
     before = open_fds()
