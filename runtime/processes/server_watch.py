@@ -257,40 +257,32 @@ class FrontendViews:
 
     watch: ServerWatch
     fleet: ProcessSupervisor
-    # By rank: the process that watches, its news, and the task that sends them.
-    _views: dict[int, tuple[ChildProcess, NewsQueue, trio.CancelScope]] = attrs.field(
-        factory=dict, init=False
-    )
+    # By rank: of the task that sends the news.
+    _views: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
 
     def handle_order(self, rank: int, order: WatchServer) -> None:
         """A frontend wants everything, or nothing any more."""
         child, nursery = self.fleet.ready.get(rank), self.fleet.nursery
         if child is None or nursery is None:
             return
-        before, queue, scope = self._views.get(rank, (None, None, None))
-        if before is not child:
-            if order.number:
-                nursery.start_soon(self._send_news, rank, child, name=f"view-frontend-{rank}")
-        elif not order.number:
-            assert scope is not None
-            scope.cancel("this frontend has no viewers any more")
-        else:
-            assert queue is not None
-            queue.begin_anew()
+        if rank in self._views:
+            self._views.pop(rank).cancel("this frontend begins anew, or has no viewers any more")
+        if order.number:
+            self._views[rank] = scope = trio.CancelScope()
+            nursery.start_soon(self._send_news, rank, child, scope, name=f"view-frontend-{rank}")
 
-    async def _send_news(self, rank: int, child: ChildProcess) -> None:
-        """Until it has no viewers any more, or has died."""
-        with trio.CancelScope() as scope, self.watch.view() as queue:
-            self._views[rank] = view = child, queue, scope
-            try:
+    async def _send_news(self, rank: int, child: ChildProcess, scope: trio.CancelScope) -> None:
+        """Until there is another order, or it has died."""
+        try:
+            with scope, self.watch.view() as queue:
                 while True:
                     news = await queue.take()
                     try:
                         await child.send(ServerNews(news.texts, news.is_whole), SEND_TIMEOUT_S)
                     except trio.TooSlowError:
                         queue.begin_anew()
-            except trio.BrokenResourceError:
-                pass
-            finally:
-                if self._views.get(rank) is view:
-                    del self._views[rank]
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            if self._views.get(rank) is scope:
+                del self._views[rank]

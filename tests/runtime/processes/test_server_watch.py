@@ -1,6 +1,7 @@
 """The live view of a server: a snapshot, changes, deaths; by the run's socket and frontends."""
 
 import pathlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ import attrs
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.events import (
@@ -21,13 +23,16 @@ from triolet.runtime.events import (
     ChildStopped,
     RunEvent,
 )
-from triolet.runtime.messages import ControlCall, Signal, SignalOrder
+from triolet.runtime.messages import ControlCall, ServerNews, Signal, SignalOrder, WatchServer
+from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.control_server import ask_run, watch_run
 from triolet.runtime.processes.news import News
 from triolet.runtime.processes.run_folder import find_run
-from triolet.runtime.processes.server_watch import mark_of
+from triolet.runtime.processes.server_watch import FrontendViews, ServerWatch, mark_of
+from triolet.transports.control.channel import ControlChannel
 
 from ...nurseries.child_programs import look_again
+from .test_frontend_fleet import Bed as FrontendBed
 from .test_root import Bed, open_bed, plan_of
 
 
@@ -147,6 +152,34 @@ async def test_a_frontend_with_viewers_is_sent_news_in_each_of_its_lives() -> No
             assert (await news_of_frontend(bed, pid))["snapshots"] == 1
             order = SignalOrder("frontend 0", Signal.KILL, pid)
             await ask_run(find_run(), ControlCall.SIGNAL, order=order)
+
+
+GO_ON = -1
+
+
+@pytest.mark.parametrize(
+    ("orders", "is_watched"),
+    [([1, 0], False), ([1, 2, GO_ON, 0], False), ([1, GO_ON, 0, 2], True), ([1, 0, 2], True)],
+)
+async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watched: bool) -> None:
+    fleet = FrontendBed((["none"],)).fleet.processes
+    watch = ServerWatch({}, (fleet,), lambda: 0)
+    views = FrontendViews(watch, fleet)
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with left, right:
+        control = ControlChannel(left, sends=[ServerNews])
+        async with trio.open_nursery() as fleet.nursery:
+            fleet.ready[0] = ChildProcess(None, control, lambda *_: None)  # type: ignore[arg-type]
+            for number in orders:
+                if number == GO_ON:
+                    await trio.testing.wait_all_tasks_blocked()
+                else:
+                    views.handle_order(0, WatchServer(number))
+            await trio.testing.wait_all_tasks_blocked()
+            assert watch.is_watched is is_watched
+            views.handle_order(0, WatchServer(0))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not watch.is_watched
 
 
 @pytest.mark.parametrize(
