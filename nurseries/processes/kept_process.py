@@ -14,7 +14,7 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import wait_process_gone, waitable_copy
+from .death_watch import waitable_copy
 from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process
 from .spawned import Spawned
 
@@ -60,7 +60,7 @@ class KeptProcess:
                     return
                 self.warm, self.since_s = True, trio.current_time()
                 with waiting_for(f"a use for {name}"):
-                    await wait_process_gone(self.process.pidfd)
+                    await self.process.wait_gone()
             finally:
                 self._scope.cancel("it is kept no longer")
 

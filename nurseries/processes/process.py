@@ -30,6 +30,9 @@ _FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, 
 EXIT_CHILD_KILLED = 72
 # Of one that was asked to end, and leaves all that it was at to its next life.
 EXIT_HANDED_OVER = 73
+# The kernel counts a kill for want of memory before the death is seen, by what it takes to give the
+# memory back: less than this.
+OOM_LOOK_S = 15.0
 
 
 @attrs.frozen
@@ -167,11 +170,12 @@ class Process:
     _handed_over: bool = attrs.field(default=False, init=False)
     # It outlived the whole ladder: not waited for again.
     _stuck: bool = attrs.field(default=False, init=False)
-    # When we became its owner.
-    _oom_kills: int = attrs.field(init=False)
+    # Of the cgroup, at the last two looks at the living process; at first when we became its owner.
+    _oom_kills: tuple[int, int] = attrs.field(init=False)
+    _looked_s: float = attrs.field(factory=trio.current_time, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._oom_kills = self.spec.kernel.count_oom_kills()
+        self._oom_kills = (self.spec.kernel.count_oom_kills(),) * 2
 
     async def wait_exited(self) -> ProcessExit:
         """Return how the process ended, once it has. Any number of tasks may wait.
@@ -181,8 +185,17 @@ class Process:
         """
         if self.exit is None:
             with waiting_for(f"{self.spec.name} (pid {self.pid}) to exit"):
-                await wait_process_gone(self.pidfd)
+                await self.wait_gone()
         return self._reap()
+
+    async def wait_gone(self) -> None:
+        """As `wait_exited`, but the process is not reaped."""
+        while True:
+            with trio.move_on_at(self._looked_s + OOM_LOOK_S):
+                return await wait_process_gone(self.pidfd)
+            if trio.current_time() >= self._looked_s + OOM_LOOK_S:  # no other task has looked
+                self._looked_s = trio.current_time()
+                self._oom_kills = self._oom_kills[1], self.spec.kernel.count_oom_kills()
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to this very process; nothing happens if it is gone."""
@@ -235,7 +248,7 @@ class Process:
             code, number = self.spec.kernel.reap(self.pidfd)
             words = self._words.read()
             is_killed = number == signal.SIGKILL
-            starved = is_killed and self.spec.kernel.count_oom_kills() > self._oom_kills
+            starved = is_killed and self.spec.kernel.count_oom_kills() > self._oom_kills[0]
             self.exit = ProcessExit(self.spec.name, self.pid, code, number, words, starved)
         return self.exit
 

@@ -5,13 +5,17 @@ import os
 import signal
 from functools import partial
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
+from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
     EXIT_CHILD_KILLED,
     EXIT_HANDED_OVER,
+    OOM_LOOK_S,
     LadderTimes,
     Process,
     ProcessDied,
@@ -222,12 +226,33 @@ def test_who_was_killed_from_outside(
     assert ProcessExit("p", 1, code, number, out_of_memory=starved).was_killed is killed
 
 
-async def test_a_kill_for_want_of_memory_is_told() -> None:
-    async with open_process(spec_of("deaf"), ladder=HASTY) as process:
-        process._oom_kills -= 1  # as if the kernel had killed since the spawn
+class StarvingKernel(Kernel):
+    """The cgroup is as short of memory as a test says."""
+
+    kills = 3
+
+    def count_oom_kills(self) -> int:
+        return self.kills
+
+
+@pytest.mark.parametrize(("looks", "starved"), [(0, True), (1, True), (2, False)])
+async def test_a_kill_for_want_of_memory_just_before_a_death_was_this_one(
+    looks: int, starved: bool, mock_clock: trio.testing.MockClock
+) -> None:
+    kernel = StarvingKernel()
+    spec = attrs.evolve(spec_of("deaf"), kernel=kernel)
+    async with open_process(spec, ladder=HASTY) as process, trio.open_nursery() as nursery:
+        for _ in range(2):  # two that wait do not look twice
+            nursery.start_soon(process.wait_exited)
+        kernel.kills += 1
+        for _ in range(looks):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(OOM_LOOK_S)
+        await trio.testing.wait_all_tasks_blocked()
         process.send_signal(signal.SIGKILL)
         how = await process.wait_exited()
-    assert (how.describe(), how.was_killed) == ("was killed by SIGKILL (out of memory)", False)
+    why = " (out of memory)" if starved else ""
+    assert (how.describe(), how.was_killed) == (f"was killed by SIGKILL{why}", not starved)
 
 
 async def test_spawning_in_a_helper_thread_is_refused() -> None:
