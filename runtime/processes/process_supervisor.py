@@ -191,7 +191,10 @@ class ProcessSupervisor:
                         death_of=death_of,
                     )
                 except RestartLimitExceeded as error:
-                    given_up = error
+                    # An order that met its death has it begun anew, unless it is still there.
+                    is_ordered = self._scopes[rank].cancel_called
+                    if not is_ordered or isinstance(error.__cause__, ProcessStuck):
+                        given_up = error
             if given_up is not None:
                 self.readiness.handle_ready(name)  # not waited for any more
                 self.failed[rank] = _why_given_up(given_up)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
-from triolet.nurseries.processes.process import ProcessDied, ProcessExit
+from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ignore_event
 from triolet.runtime.processes.child_process import ChildPlan, ChildProcess
@@ -28,6 +28,9 @@ class Owner:
 
     refuses: bool = False
     lives_s: float = 1000.0
+    # The life in whose end an operator restarts it, and what it ends by.
+    restarted: int = 0
+    end: Exception = DIED
     told: list[tuple[str, int]] = attrs.field(factory=list)
     processes: ProcessSupervisor = attrs.field(init=False)
 
@@ -58,7 +61,9 @@ class Owner:
             plan.on_ready(child, b"ready")
             await trio.sleep(self.lives_s)
             cause = "died"
-            raise DIED
+            if plan.epoch == self.restarted:
+                self.processes.restart(0)
+            raise self.end
         finally:
             plan.on_gone(cause)
 
@@ -111,6 +116,24 @@ async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: M
         await owner.processes.run()
     assert raised.value.exceptions[0].__cause__ is DIED
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
+
+
+async def test_an_order_that_meets_the_last_death_is_carried_out(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Owner(lives_s=0.1, restarted=3)
+    with pytest.RaisesGroup(RestartLimitExceeded):
+        await owner.processes.run()
+    assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_an_order_does_not_begin_anew_what_cannot_be_ended(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Owner(restarted=1, end=ProcessStuck("engine 0", 1, 10.0))
+    with pytest.RaisesGroup(RestartLimitExceeded):
+        await owner.processes.run()
+    assert [epoch for what, epoch in owner.told if what == "ready"] == [1]
 
 
 async def test_a_refusal_is_not_followed_by_a_restart(autojump_clock: MockClock) -> None:
