@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import attrs
 import msgspec
@@ -28,6 +29,10 @@ ANSWER_BYTES_MAX = 64 * 2**20
 # "control reply 2 s" of the design, for gathering; a second more for the round trip.
 REPLY_TIMEOUT_S = 3.0
 CONNECTIONS_MAX = 8
+# Beside them; each may have a MiB of news that waits.
+VIEWERS_MAX = 8
+# A viewer that takes nothing for so long is stopped; it can come again.
+NEWS_TIMEOUT_S = 10.0
 # Out of descriptors: what is in flight must end before another connection fits.
 ACCEPT_PAUSE_S = 0.05
 # Of a line of news.
@@ -63,7 +68,7 @@ async def serve_control(
     Resource handling: binds the socket in the run folder, whose owner removes it with the folder.
     Error handling: a bad or slow caller loses its connection, no other notices.
     """
-    limiter = trio.CapacityLimiter(CONNECTIONS_MAX)
+    limiter, viewers = trio.CapacityLimiter(CONNECTIONS_MAX), trio.CapacityLimiter(VIEWERS_MAX)
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         with folder.socket_address() as address:
             await listener.bind(address)
@@ -79,32 +84,43 @@ async def serve_control(
                 except OSError:
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
-                start_background_task_soon(
-                    nursery, _serve_one, connection, answer, view, limiter, name="control-call"
-                )
+                serve = partial(_serve_one, answer, view, limiter=limiter, viewers=viewers)
+                start_background_task_soon(nursery, serve, connection, name="control-call")
 
 
 async def _serve_one(
-    connection: trio.socket.SocketType,
     answer: Answer,
     view: View,
+    connection: trio.socket.SocketType,
+    *,
     limiter: trio.CapacityLimiter,
+    viewers: trio.CapacityLimiter,
 ) -> None:
-    stream = trio.SocketStream(connection)
-    async with stream, limiter:
-        if not _same_user(connection):
-            return
+    async with trio.SocketStream(connection) as stream:
         try:
-            with trio.move_on_after(REPLY_TIMEOUT_S):
-                question = await _receive_question(stream)
-                if question is None or question.call is not ControlCall.WATCH:
-                    reply = await _reply(question, answer)
-                    await stream.send_all(json.dumps(reply).encode() + b"\n")
+            async with limiter:
+                if not _same_user(connection) or not await _answer_one(stream, answer, viewers):
                     return
-            if question is not None:
+            async with viewers:
                 await _send_news(stream, view)
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             pass  # the caller left; nothing is owed. Grouped where it was waited for as well
+
+
+async def _answer_one(
+    stream: trio.SocketStream, answer: Answer, viewers: trio.CapacityLimiter
+) -> bool:
+    """Take a question; returns whether it is one for news, and there is room for a viewer."""
+    with trio.move_on_after(REPLY_TIMEOUT_S):
+        question = await _receive_question(stream)
+        if question is None or question.call is not ControlCall.WATCH:
+            reply = await _reply(question, answer)
+        elif viewers.available_tokens:
+            return True
+        else:
+            reply = {"error": f"it has {VIEWERS_MAX} viewers already"}
+        await stream.send_all(json.dumps(reply).encode() + b"\n")
+    return False
 
 
 async def _receive_question(stream: trio.SocketStream) -> ControlQuestion | None:
@@ -140,7 +156,8 @@ async def _send_news(stream: trio.SocketStream, view: View) -> None:
                 news = await queue.take()
                 marks = [WHOLE if news.is_whole else CHANGE, *[CHANGE] * len(news.texts)]
                 lines = zip(marks, news.texts, strict=False)
-                await stream.send_all(b"".join(b"%b%b\n" % (m, t.encode()) for m, t in lines))
+                with trio.fail_after(NEWS_TIMEOUT_S):
+                    await stream.send_all(b"".join(b"%b%b\n" % (m, t.encode()) for m, t in lines))
 
 
 async def _receive_line(stream: trio.SocketStream, bytes_max: int) -> bytes:
@@ -199,6 +216,12 @@ async def watch_run(folder: RunFolder, on_news: Callable[[News], None]) -> None:
             while data := await stream.receive_some(65536):
                 *lines, buffer = (buffer + data).split(b"\n")
                 for line in filter(None, lines):
-                    on_news(News([line[1:].decode()], is_whole=line[:1] == WHOLE))
+                    on_news(_read_news(line))
     except (OSError, trio.BrokenResourceError) as error:
         raise ControlCallFailed(str(error)) from error
+
+
+def _read_news(line: bytes) -> News:
+    if line[:1] not in (WHOLE, CHANGE):
+        raise ControlCallFailed(json.loads(line)["error"])
+    return News([line[1:].decode()], is_whole=line[:1] == WHOLE)

@@ -5,15 +5,18 @@ import os
 import pathlib
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from triolet.runtime.errors import RunNotFound
 from triolet.runtime.messages import ControlCall, ControlQuestion
 from triolet.runtime.processes.control_server import (
+    NEWS_TIMEOUT_S,
+    VIEWERS_MAX,
     ControlCallFailed,
     ask_run,
     serve_control,
@@ -107,6 +110,10 @@ def test_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
     assert list(home.iterdir()) == []
 
 
+# More than a socket holds.
+SNAPSHOT = "a snapshot" * 100_000
+
+
 @pytest.fixture
 async def folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
@@ -120,7 +127,7 @@ async def folder(
 
     @contextmanager
     def view() -> Iterator[NewsQueue]:
-        queue = NewsQueue(lambda: queue.put("a snapshot", is_whole=True))
+        queue = NewsQueue(lambda: queue.put(SNAPSHOT, is_whole=True))
         yield queue
 
     with make_run_folder("ab", url="", model="", version="") as made:
@@ -156,7 +163,7 @@ async def test_news_come_until_the_viewer_leaves(folder: RunFolder) -> None:
             scope.cancel("seen")
 
         await watch_run(folder, handle)
-    assert news == [News(["a snapshot"], is_whole=True)]
+    assert news == [News([SNAPSHOT], is_whole=True)]
     assert await ask_run(folder, ControlCall.TREE) == "the tree"
 
 
@@ -172,6 +179,38 @@ async def test_a_viewer_that_is_killed_with_news_unread_ends_itself_alone(
         await trio.lowlevel.wait_readable(stream.socket)
         await stream.aclose()
         assert await ask_run(folder, ControlCall.TREE) == "the tree"
+
+
+async def test_viewers_leave_room_for_calls(folder: RunFolder) -> None:
+    question = msgspec.json.encode(ControlQuestion(ControlCall.WATCH))
+    with trio.fail_after(5):
+        async with AsyncExitStack() as streams:
+            for _ in range(VIEWERS_MAX):
+                with folder.socket_address() as address:
+                    stream = await streams.enter_async_context(await trio.open_unix_socket(address))
+                await stream.send_all(question + b"\n")
+                await stream.receive_some(1)
+            assert await ask_run(folder, ControlCall.TREE) == "the tree"
+            with pytest.raises(ControlCallFailed, match="it has 8 viewers already"):
+                await watch_run(folder, print)
+
+
+@pytest.mark.parametrize("question", [ControlQuestion(ControlCall.WATCH), None])
+async def test_who_takes_or_says_nothing_loses_the_connection(
+    folder: RunFolder, question: ControlQuestion | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    with folder.socket_address() as address:
+        stream = await trio.open_unix_socket(address)
+    if question is not None:
+        await stream.send_all(msgspec.json.encode(question) + b"\n")
+    await trio.sleep(NEWS_TIMEOUT_S + 1)
+    heard = b""
+    with trio.fail_after(60):
+        while more := await stream.receive_some():
+            heard += more
+    assert len(heard) < len(SNAPSHOT)
+    await stream.aclose()
+    assert await ask_run(folder, ControlCall.TREE) == "the tree"
 
 
 async def test_no_server_is_a_typed_error(tmp_path: pathlib.Path) -> None:
