@@ -246,7 +246,7 @@ class FrontendFleet:
     def _begin_guest(self, child: ChildProcess, home: int) -> None:
         """Have this process, which is READY, go on with a home that was given to its rank."""
         assert self.processes.nursery is not None
-        term = self.homes.begin_guest(home, next(self.processes.epochs))
+        term = self.homes.begin(home, next(self.processes.epochs))
         ask = partial(self.homes.ask, child, home, term, self.pass_timeout_s)
         self.processes.nursery.start_soon(ask, name=f"guest-home-{home}")
 

@@ -93,14 +93,12 @@ class FrontendHomes:
         return self.begin(home, number), self._died_ns.get(home, 0)
 
     def begin(self, home: int, number: int) -> int:
-        """A process is to have this home: under the term that is returned, at least this number."""
+        """A process is to have this home: under the term that is returned, at least this number.
+
+        If it is not its own: by a number that no process has.
+        """
         self._terms[home] = self.directory.handle_starting(home, number)
         return self._terms[home]
-
-    def begin_guest(self, home: int, number: int) -> int:
-        """As `begin`, of a home that is not its own: by a number that no process has."""
-        self.owners.handle_begun(home)
-        return self.begin(home, number)
 
     def handle_ready(self, rank: int, where: FrontendReady) -> None:
         """The process of this rank has adopted its own home."""
@@ -182,4 +180,7 @@ class FrontendHomes:
                 pass
             except trio.TooSlowError:
                 continue
+            else:
+                if child.process.exit is None:  # from now on it may die of it
+                    self.owners.handle_begun(home)
             return

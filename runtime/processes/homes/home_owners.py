@@ -105,8 +105,9 @@ class HomeOwners:
         return hosts[0], lost
 
     def handle_begun(self, home: int) -> None:
-        """The present process of its host was asked to go on with it."""
-        self._guests[home].is_begun = True
+        """The present process of its host was asked to go on with it. Nothing if it is lost."""
+        if home in self._guests:
+            self._guests[home].is_begun = True
 
     def handle_hosted(self, rank: int, home: int) -> bool:
         """The process of this rank has gone on with it; False if it is not there (any more)."""
