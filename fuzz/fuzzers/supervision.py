@@ -65,8 +65,8 @@ def _draw_event(chance: Random) -> Event:
         case "wait":
             return Wait(chance.choice(WAITS_S))
         case _:
-            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS)
-            return Exit(child, chance.choices(deaths, (0.67, 0.3, 0.03))[0])
+            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS, Death.SHORTAGE)
+            return Exit(child, chance.choices(deaths, (0.62, 0.3, 0.03, 0.05))[0])
 
 
 @attrs.define(eq=False)
@@ -75,6 +75,7 @@ class _Reading:
 
     restarts: list[float] = attrs.field(factory=list)
     ready_at: float | None = None
+    has_been_ready: bool = False
     # Delays since the last quiet run, without knowing how the policy counts them.
     delays: list[float] = attrs.field(factory=list)
 
@@ -92,6 +93,7 @@ def check(events: Sequence[Event], make_policy: MakePolicy) -> Counter[str]:
             case Ready(child=child):
                 policy.handle_ready(child, now)
                 readings[child].ready_at = now
+                readings[child].has_been_ready = True
             case Exit():
                 decision = policy.handle_exit(event.child, now, event.death)
                 reached[type(decision).__name__] += 1
@@ -109,15 +111,17 @@ def _check_decision(
     counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
     if reading.ready_at is not None and now - reading.ready_at >= QUIET_S:
         reading.delays.clear()
+    counts = event.death is not Death.SHORTAGE or not reading.has_been_ready
     if event.death is Death.KILLED and reading.ready_at is not None:
         assert decision == Restart(event.child, at=now), "killed: at once, whatever was before"
-    elif event.death is Death.HOPELESS or len(counted) >= policy.restart_limit:
+    elif event.death is Death.HOPELESS or (counts and len(counted) >= policy.restart_limit):
         assert decision == Escalate(event.child, len(counted))
     else:
         assert isinstance(decision, Restart)
         assert decision.child == event.child
         _check_delay(policy, reading, decision.at - now, now=now)
-        reading.restarts.append(now)
+        if counts:
+            reading.restarts.append(now)
     reading.ready_at = None
 
 
@@ -175,6 +179,13 @@ class _Counting(SupervisionPolicy):
         return super().handle_exit(child, now, Death.FAULT if death is Death.KILLED else death)
 
 
+class _Impatient(SupervisionPolicy):
+    """Planted: a shortage counts, whatever was before."""
+
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
+        return super().handle_exit(child, now, Death.FAULT if death is Death.SHORTAGE else death)
+
+
 class _Lenient(SupervisionPolicy):
     """Planted: a kill before it was ready costs nothing either."""
 
@@ -197,6 +208,7 @@ FUZZER = Fuzzer[Event, MakePolicy](
         "a hopeless exit is followed by a restart": _make(_Hopeful),
         "a kill counts": _make(_Counting),
         "a kill in a boot does not count": _make(_Lenient),
+        "a shortage counts": _make(_Impatient),
     },
     smoke_rounds=60,
     reaches=frozenset({"Restart", "Escalate", *(death.name for death in Death)}),

@@ -59,8 +59,13 @@ class Kernel:
         return is_exiting(pid)
 
     def is_usable(self, pid: int) -> bool:
-        """Whether neither the process nor a child of it is dying, dead or stopped."""
-        return not any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid)))
+        """Whether neither the process nor a child of it is dying, dead or stopped, as far as can be
+        seen: for want of a descriptor none is.
+        """
+        try:
+            return not any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid)))
+        except OSError:
+            return True
 
 
 KERNEL = Kernel()

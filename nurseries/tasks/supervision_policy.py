@@ -6,7 +6,8 @@ The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
 not help, so the policy escalates. A *hopeless* exit (the child itself says that no successor could
 do better) escalates at once. One that was *killed* from outside after it had become ready says
-nothing about the child: it is restarted at once, and counts toward nothing.
+nothing about the child: it is restarted at once, and counts toward nothing. A *shortage* (its owner
+lacks what a run takes) does not count either once it has been ready, but backs off.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
@@ -29,6 +30,7 @@ class Death(enum.Enum):
 
     FAULT = "fault"  # the child's own, as far as is known
     KILLED = "killed"  # by SIGKILL from outside, not for want of memory
+    SHORTAGE = "shortage"  # its owner had no memory, descriptor or process for it
     HOPELESS = "hopeless"  # no successor could do better
 
 
@@ -58,6 +60,8 @@ class _ChildRecord:
     restarts: deque[float] = attrs.field(factory=deque)  # bounded by restart_limit
     # When the current run became ready; None before that, and when no run is on.
     ready_at: float | None = None
+    # Whether any run was ready so far.
+    has_been_ready: bool = False
     # How often the delay has doubled; 0 means that the next one is the smallest.
     doublings: int = 0
     # Whether a delay was given since the last quiet run: the first one does not double.
@@ -89,7 +93,8 @@ class SupervisionPolicy:
 
     def handle_ready(self, child: str, now: float) -> None:
         """The current run of `child` serves from now on."""
-        self._record(child).ready_at = now
+        record = self._record(child)
+        record.ready_at, record.has_been_ready = now, True
 
     def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
         """The current run of `child` is over."""
@@ -102,10 +107,13 @@ class SupervisionPolicy:
             record.doublings, record.delayed = 0, False
         if death is Death.KILLED and uptime_s is not None:
             return Restart(child, at=now)
-        if death is Death.HOPELESS or len(record.restarts) == self.restart_limit:
+        counts = death is not Death.SHORTAGE or not record.has_been_ready
+        is_over_limit = counts and len(record.restarts) == self.restart_limit
+        if death is Death.HOPELESS or is_over_limit:
             del self._children[child]
             return Escalate(child, restarts=len(record.restarts))
-        record.restarts.append(now)
+        if counts:
+            record.restarts.append(now)
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
 
     def _next_delay_s(self, record: _ChildRecord, uptime_s: float | None) -> float:

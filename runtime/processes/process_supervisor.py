@@ -70,6 +70,8 @@ def death_of(failure: Exception) -> Death:
             return Death.HOPELESS
         case ProcessDied() if failure.exit.was_killed:
             return Death.KILLED
+        case OSError():  # our own: no fork, no memory, no descriptor
+            return Death.SHORTAGE
         case _:
             return Death.FAULT
 

@@ -20,7 +20,7 @@ from triolet.nurseries.processes.process import (
 )
 from triolet.nurseries.processes.spawned import Spawned
 
-from ...leaks import check_no_leaks
+from ...leaks import check_no_leaks, no_room_for_descriptors
 from ..child_programs import (
     DEADLINE_S,
     HASTY,
@@ -88,6 +88,17 @@ async def test_one_may_be_taken_before_it_is_warm() -> None:
         while keeper.kept is None:
             await look_again()
         spawned = keeper.kept.take()
+        assert spawned is not None
+        async with open_process(ProcessSpec("taken", "", spawned=spawned)) as process:
+            await receive_ready(process)
+
+
+@pytest.mark.slow
+async def test_one_is_taken_although_there_is_no_descriptor_to_look_at_it() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        kept = await keeper.wait_warm()
+        with no_room_for_descriptors():
+            spawned = kept.take()
         assert spawned is not None
         async with open_process(ProcessSpec("taken", "", spawned=spawned)) as process:
             await receive_ready(process)

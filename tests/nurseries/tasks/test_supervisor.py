@@ -182,9 +182,19 @@ def test_a_kill_in_its_boot_counts_as_any_failed_start() -> None:
     assert policy.handle_exit("engine 0", 2, Death.KILLED) == Escalate("engine 0", restarts=2)
 
 
+def test_a_shortage_backs_off_and_counts_only_until_it_was_ready() -> None:
+    policy = policy_of(restart_limit=1)
+    assert isinstance(policy.handle_exit("engine 0", 0, Death.SHORTAGE), Restart)
+    assert isinstance(policy.handle_exit("engine 0", 1, Death.SHORTAGE), Escalate)
+    exit_after(policy, 5.0, 10)
+    delays = [delay_s(policy.handle_exit("engine 0", 10, Death.SHORTAGE), 10) for _ in range(8)]
+    assert delays == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert policy.handle_exit("engine 0", 11) == Escalate("engine 0", restarts=1)
+
+
 _RUNS = st.lists(
     st.tuples(
-        st.sampled_from(Death),
+        st.sampled_from([Death.FAULT, Death.KILLED, Death.HOPELESS]),
         st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 30.0, 60.0])),  # uptime
         st.sampled_from([0.0, 0.1, 5.0, 61.0]),  # until it was ready, or died
     ),

@@ -1,5 +1,6 @@
 """Restarts under new epochs, and what the owner is told of them, with simulated processes."""
 
+import errno
 import itertools
 from collections.abc import Sequence
 
@@ -134,6 +135,13 @@ async def test_an_order_does_not_begin_anew_what_cannot_be_ended(
     with pytest.RaisesGroup(RestartLimitExceeded):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1]
+
+
+async def test_want_of_memory_for_a_process_is_waited_out(autojump_clock: MockClock) -> None:
+    owner = Owner(lives_s=0.1, end=OSError(errno.EAGAIN, "no process"))
+    with trio.move_on_after(100):
+        await owner.processes.run()
+    assert len([what for what, _ in owner.told if what == "ready"]) > 10
 
 
 async def test_a_refusal_is_not_followed_by_a_restart(autojump_clock: MockClock) -> None:
