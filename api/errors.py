@@ -156,3 +156,13 @@ def to_api_error(error: Exception, names: dict[str, str] | None = None) -> ApiEr
 def _public(error: EngineError) -> str:
     """The first line, cut: a traceback of a worker stays in the log."""
     return str(error).split("\n", 1)[0][:PUBLIC_TEXT_CHARACTERS_MAX]
+
+
+def completion_not_found(completion_id: str) -> ApiError:
+    """The 404 for an id that is unknown, or another principal's."""
+    return ApiError(
+        404,
+        f"Streamed completion with id {completion_id[:100]!r} not found",
+        "completion_not_found",
+        param="id",
+    )

@@ -49,6 +49,7 @@ COVERED = {
 # Modules that the tests of their folder reach through a running server or process.
 RUN_BY_TESTS = {
     "triolet.api.commands.config_show",
+    "triolet.api.completions.service",
     "triolet.api.responses.service",
     "triolet.api.websocket.session",
     "triolet.bench.serving.transformers_process",

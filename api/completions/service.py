@@ -18,14 +18,20 @@ import trio
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.journal.records import JournalUnreadable
-from ...runtime.messages import ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
-from ..errors import ApiError, frontends_died
+from ..errors import ApiError, completion_not_found, frontends_died
 from ..openai.completion_requests import ChatRequest, CompletionsRequest
 from ..openai.response_id import IdSource
 from ..openai.responses_request import json_bytes
 from ..responses.claims import Standing
-from ..responses.executions import FORGOTTEN, INTERRUPTED, UNREADABLE, Execution, ExecutionCall
+from ..responses.executions import (
+    COME_AGAIN,
+    FORGOTTEN,
+    INTERRUPTED,
+    UNREADABLE,
+    Execution,
+    ExecutionCall,
+)
 from ..responses.foreign import ForeignResponses
 from ..responses.ignored_tools import IgnoredTools
 from ..responses.kept import is_long, kept_request
@@ -35,6 +41,7 @@ from ..responses.verbs import ChunkBatch
 from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
 from .completion import CompletionReader, ServedCompletion
+from .foreign_reader import ForeignCompletionReader
 from .order import AdoptedOrder, CompletionOrder, request_again
 
 logger = logging.getLogger(__name__)
@@ -202,6 +209,9 @@ class CompletionService:
             size_bytes = COMPLETION_BYTES + json_bytes(order.values) + completion.record.size_bytes
             self._kept.keep(completion_id, completion, size_bytes, until_s)
             self._kept.forget_old(now)
+            error = completion.record.error
+            if error is not None and error.status == COME_AGAIN:
+                self._forget(completion)  # no answer: the next life is not to look for one
         self.store.on_ended()
 
     def _handle_forgotten(
@@ -253,7 +263,7 @@ class CompletionService:
     @asynccontextmanager
     async def read(
         self, completion_id: str, principal: str, position: str | None, *, is_last: bool = True
-    ) -> AsyncIterator["CompletionReader | ForeignCompletionReader"]:
+    ) -> AsyncIterator[CompletionReader | ForeignCompletionReader]:
         """Read a streamed completion, here or in another frontend, in this block.
 
         With `is_last` it is forgotten when all was read. Raises `ApiError`: there is none (for this
@@ -345,54 +355,3 @@ class CompletionService:
         keep_s = max(request.options.keep_s, self.store.adopted_keep_s)
         streams = AdoptedOrder(order, parts, deadline)
         return ServedCompletion(order, streams, self, math.inf if kept.is_keyed else keep_s)
-
-
-@attrs.define(eq=False)
-class ForeignCompletionReader:
-    """Reads a completion of another frontend, batch by batch; it does not keep it from ending."""
-
-    foreign: ForeignResponses
-    completion_id: str
-    principal: str
-    position: str | None
-    # Everything was taken.
-    is_done: bool = attrs.field(default=False, init=False)
-    # The batch that was fetched and not taken.
-    _frames: bytes = attrs.field(default=b"", init=False)
-    _is_last: bool = attrs.field(default=False, init=False)
-
-    def wake_up(self) -> None:
-        """Of no effect: its owner answers in a moment, if only that nothing has come."""
-
-    async def wait_ready(self) -> None:
-        """Return when there is something to take, all was taken, or nothing has come for a moment.
-
-        Raises `ApiError`.
-        """
-        if not (self._frames or self._is_last):
-            try:
-                batch: ChunkBatch = await self.foreign.call(
-                    ForeignVerb.CHUNKS, self.completion_id, self.principal, self.position
-                )
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                raise completion_not_found(self.completion_id) from error
-            self._frames, self._is_last = batch.frames.encode(), batch.is_last
-            self.position = batch.position
-
-    def take(self) -> bytes:
-        """The batch that waits; the owner has bounded its size."""
-        frames, self._frames = self._frames, b""
-        self.is_done = self._is_last
-        return frames
-
-
-def completion_not_found(completion_id: str) -> ApiError:
-    """The 404 for an id that is unknown, or another principal's."""
-    return ApiError(
-        404,
-        f"Streamed completion with id {completion_id[:100]!r} not found",
-        "completion_not_found",
-        param="id",
-    )

@@ -19,9 +19,9 @@ from ..anthropic.messages_request import (
 from ..application import Call
 from ..completions.completion import CompletionReader, ServedCompletion
 from ..completions.cursor import POSITION_CHARACTERS_MAX
+from ..completions.foreign_reader import ForeignCompletionReader
 from ..completions.order import CompletionOrder
-from ..completions.service import ForeignCompletionReader, completion_not_found
-from ..errors import to_api_error
+from ..errors import completion_not_found, to_api_error
 from ..http.connection import HttpConnection
 from ..openai.completion_requests import (
     CHAT_KIND,

@@ -221,7 +221,6 @@ class CoreClient:
                     failed += 1
                     self.ledger.handle_give_up(entry, now)
                     if entry.sink is not None:
-                        self._note_end(entry.sink, FinishReason.ERROR)
                         entry.sink.fail(error)
                 case _:
                     assert_never(decision)

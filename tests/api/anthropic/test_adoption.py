@@ -9,8 +9,8 @@ import trio
 from triolet.api.anthropic.messages_request import read_messages_request
 from triolet.api.application import Application
 from triolet.api.completions.completion import CompletionReader
+from triolet.api.completions.foreign_reader import ForeignCompletionReader
 from triolet.api.completions.order import CompletionOrder
-from triolet.api.completions.service import ForeignCompletionReader
 from triolet.api.http.access import ANONYMOUS
 from triolet.api.responses.claims import HEADER_NAME
 from triolet.api.responses.kept import LONG_TOKENS

@@ -12,13 +12,14 @@ import trio
 
 from triolet.api.application import Application
 from triolet.api.completions.completion import CompletionReader
+from triolet.api.completions.foreign_reader import ForeignCompletionReader
 from triolet.api.completions.order import CompletionOrder
-from triolet.api.completions.service import ForeignCompletionReader
 from triolet.api.errors import ApiError
 from triolet.api.http.access import ANONYMOUS
 from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
 from triolet.api.responses.claims import HEADER_NAME
 from triolet.api.responses.kept import LONG_TOKENS
+from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.journal import Journal
 
@@ -270,6 +271,21 @@ async def test_one_with_a_key_is_answered_by_the_next_life(
         else:
             assert answer.body == answers[0].body
             assert without_id(answer.json) == without_id(undisturbed.json)
+
+
+async def test_one_that_no_engine_went_on_with_is_no_answer(null_folder: pathlib.Path) -> None:
+    """Its client was told to come again, so the next life computes nothing for it."""
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        replays = lives.bed.client.ledger.replays
+        replays.settings = ReplaySettings(replay_wait_s=0.0)
+        lives.bed.servers[0].core.start_drain()
+        headers = {HEADER_NAME: "k"}
+        async with open_client(before) as client:
+            answer = await client.request("POST", "/v1/chat/completions", CHAT, headers)
+        assert b"engine_draining" in answer.body
+        async with lives.next() as after:
+            assert not after.completions._live
+            assert not len(after.completions._kept)
 
 
 async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(

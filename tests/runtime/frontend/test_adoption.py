@@ -6,15 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 import trio
 
-from triolet.engine.errors import EngineDraining
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.fuzz.doubles.journal_memory import NotedMemory
-from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX, AdoptedStream, adopt_streams
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.journal.journal import AdmissionNote, Journal
@@ -169,22 +166,6 @@ async def test_what_ended_is_read_again_and_what_cannot_be_resumed_ends(
             assert counts.prompt_tokens_total == counts.output_tokens_total == 0, "counted before"
             assert len(successor.client.ledger) == 0
             await bed.wait_quiet()
-
-
-async def test_what_no_engine_goes_on_with_has_ended_for_the_next_life(
-    null_folder: pathlib.Path,
-) -> None:
-    """Its client was told so, and may have sent it again."""
-    async with open_journaled(null_folder) as bed:
-        bed.client.ledger.replays.settings = ReplaySettings(replay_wait_s=0.0)
-        bed.servers[0].core.start_drain()
-        asked = bed.frontend.generate("a", KINDS["plain"], request_id="a", note=note("a"))
-        async with asked as stream:
-            with pytest.raises(EngineDraining):
-                await stream.collect()
-        assert bed.client.journal is not None
-        (kept,) = bed.client.journal.streams()
-        assert [choice.is_over for choice in kept.choices] == [True]
 
 
 async def test_who_comes_back_learns_again_from_where_on_tokens_are_others(
