@@ -173,7 +173,7 @@ class FrontendHomes:
 
         One that takes nothing for `timeout_s` is asked again, until it ends: then its next one is.
         """
-        while (journal := self._journals.get(home)) is not None:
+        while (journal := self._journals.get(home)) is not None and child.process.exit is None:
             try:
                 await child.send(HostHome(home, term, ["journal"]), timeout_s, [journal])
             except trio.BrokenResourceError:
@@ -181,6 +181,5 @@ class FrontendHomes:
             except trio.TooSlowError:
                 continue
             else:
-                if child.process.exit is None:  # from now on it may die of it
-                    self.owners.handle_begun(home)
+                self.owners.handle_begun(home)  # it was alive, and may die of it
             return

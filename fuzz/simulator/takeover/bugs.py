@@ -162,9 +162,9 @@ def _drop_waiting(original: Broken, stream: FrameStream) -> None:
     original(stream)
 
 
-def _claim_late(original: Broken, connection: HttpConnection, draw: Callable[[], str]) -> str:
+def _claim_late(original: Broken, connection: HttpConnection, *how: Callable[..., Any]) -> str:
     held, connection.stream.held = connection.stream.held, None
-    claimed: str = original(connection, draw)
+    claimed: str = original(connection, *how)
     connection.stream.held = held
     return claimed
 
