@@ -1,8 +1,10 @@
 """Growth of long-lived processes: least squares over samples of memory, descriptors and tasks.
 
 Sans-IO: samples in, slopes out. A process grows while it fills what it keeps (responses, caches):
-the first third of its samples is no part of the slope. A slope is a violation where the samples
-span enough time, and exceed the limit by more than their own scatter explains.
+the first third of its samples is no part of the slope, nor is one step. An allocator keeps what
+was once needed in the same moment (CPython takes 1 MiB at a time), which is a step that stays; what
+leaks is taken bit by bit. A slope is a violation where the samples span enough time, and exceed the
+limit by more than their own scatter explains.
 """
 
 import math
@@ -18,6 +20,8 @@ SPAN_MIN_S, SAMPLES_MIN = 900.0, 6
 WARM_UP_PART = 3
 # Of the slope's standard error: with this, one false alarm in a thousand.
 ERRORS = 3.0
+# What is on one side of a step; fewer are scatter.
+PART_MIN = 3
 # A slope is surer than a page in an hour of nothing.
 ERROR_MIN = 0.004
 
@@ -46,6 +50,8 @@ class Growth:
     # no growth.
     descriptors: tuple[int, int]
     tasks: tuple[int, int]
+    # (seconds, MiB), the first third too: a step, a leak and a scatter are told apart by eye.
+    memory: list[tuple[float, float]] = attrs.field(factory=list)
 
     def judge(self) -> list[Violation]:
         """I9 where it grows, I6 where descriptors or tasks do."""
@@ -75,7 +81,8 @@ class Growth:
 def growth_of(process: str, samples: Sequence[Sample]) -> Growth:
     """Of the samples of one life, in order; there is at least one."""
     warm = samples[len(samples) // WARM_UP_PART :]
-    slope, error = slope_of([(each.at_s, each.pss_bytes / 2**20) for each in warm])
+    memory = [(each.at_s, each.pss_bytes / 2**20) for each in samples]
+    slope, error = slope_of(memory[-len(warm) :])
     earlier, later = warm[: max(1, len(warm) // 2)], warm[len(warm) // 2 :]
     return Growth(
         process=process,
@@ -86,6 +93,7 @@ def growth_of(process: str, samples: Sequence[Sample]) -> Growth:
         error_mib_per_hour=error * 3600,
         descriptors=(max(s.descriptors for s in earlier), min(s.descriptors for s in later)),
         tasks=(max(s.tasks for s in earlier), min(s.tasks for s in later)),
+        memory=memory,
     )
 
 
@@ -112,14 +120,26 @@ def mean_growth(place: str, lives: Sequence[Growth]) -> Growth | None:
 
 
 def slope_of(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares: the slope and its standard error; (0, inf) of fewer than three points."""
-    count = len(points)
-    if count < 3:
-        return 0.0, math.inf
-    mean_x, mean_y = (sum(values) / count for values in zip(*points, strict=True))
-    square = sum((x - mean_x) ** 2 for x, _ in points)
-    if not square:
-        return 0.0, math.inf
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / square
-    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
-    return slope, math.sqrt(rest / (count - 2) / square)
+    """Least squares of a line with one step, where it leaves the least: slope and standard error.
+
+    (0, inf) of too few points.
+    """
+    steps = range(PART_MIN, len(points) - PART_MIN + 1)
+    parts = [[points], *([points[:step], points[step:]] for step in steps)]
+    _, slope, error = min(map(_lines_of, parts), key=lambda line: line[0])
+    return slope, error
+
+
+def _lines_of(parts: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float, float]:
+    """Lines of one slope: what they leave (mean square), the slope, its standard error."""
+    from_means = []
+    for part in filter(None, parts):
+        mean_x, mean_y = (sum(values) / len(part) for values in zip(*part, strict=True))
+        from_means += [(x - mean_x, y - mean_y) for x, y in part]
+    freedom = len(from_means) - 1 - len(parts)
+    square = sum(x**2 for x, _ in from_means)
+    if freedom < 1 or not square:
+        return math.inf, 0.0, math.inf
+    slope = sum(x * y for x, y in from_means) / square
+    rest = sum((y - slope * x) ** 2 for x, y in from_means) / freedom
+    return rest, slope, math.sqrt(rest / square)

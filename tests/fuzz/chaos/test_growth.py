@@ -55,6 +55,15 @@ def test_what_it_fills_first_is_no_growth() -> None:
     assert growth_of("frontend 0", filling).judge() == []
 
 
+@pytest.mark.parametrize(("every", "invariants"), [(25, []), (5, ["I9"])])
+def test_one_step_that_stays_is_no_growth(every: int, invariants: list[str]) -> None:
+    stepping = [
+        attrs.evolve(each, pss_bytes=each.pss_bytes + number // every * MIB)
+        for number, each in enumerate(samples(0.1, scatter=0.1))
+    ]
+    assert [each.invariant for each in growth_of("root", stepping).judge()] == invariants
+
+
 def test_descriptors_and_tasks_are_flat() -> None:
     flat = samples(0.0)
     grown = [
