@@ -71,6 +71,7 @@ class Client:
     command: list[str]
     said: str = ""
     environ: Mapping[str, str] = MappingProxyType({})
+    timeout_s: float = 4 * DEADLINE_S
 
 
 def long_model(folder: pathlib.Path) -> pathlib.Path:
@@ -186,7 +187,7 @@ def _schemathesis(environments: pathlib.Path, url: str) -> Client:
     for name, value in options.items():
         command += [f"--{name}", value]
     hooks = {"PYTHONPATH": str(HERE), "SCHEMATHESIS_HOOKS": "document_checks"}
-    return Client("schemathesis", "schemathesis", command, "No issues found", hooks)
+    return Client("schemathesis", "schemathesis", command, "No issues found", hooks, 1200.0)
 
 
 def _guidellm(
@@ -232,16 +233,20 @@ def release_of(client: Client | Agent, environments: pathlib.Path) -> str:
 
 def run(client: Client, environments: pathlib.Path, work: pathlib.Path) -> bool:
     """Whether it went well; prints what it said."""
-    done = subprocess.run(
-        client.command,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=4 * DEADLINE_S,
-        check=False,
-        cwd=work,
-        env={**os.environ, **client.environ},
-    )
+    try:
+        done = subprocess.run(
+            client.command,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=client.timeout_s,
+            check=False,
+            cwd=work,
+            env={**os.environ, **client.environ},
+        )
+    except subprocess.TimeoutExpired as error:
+        print_row(client, environments, False, str(error)[-200:])
+        return False
     said = done.stdout + done.stderr
     is_well = done.returncode == 0 and re.search(client.said, said) is not None
     shown = " ".join(done.stdout.split())[-120:] if is_well else said[-3000:]
