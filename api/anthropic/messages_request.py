@@ -99,16 +99,18 @@ def _read_choice(value: object, path: str) -> tuple[ToolChoiceValue, bool]:
     kind = given.required("type")
     if kind not in _CHOICES:
         raise bad_field(given.at("type"), f"must be one of {', '.join(_CHOICES)}")
+    given.string("name")  # of any kind; only one takes it
     name = read_tool_name(given) if kind == "tool" else None
     is_parallel = not given.boolean("disable_parallel_tool_use")
     return ToolChoiceValue(_CHOICES[kind], name), is_parallel
 
 
+_NAME: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _TOOL: JsonObject = {
     "type": "object",
     "properties": {
         "type": {"type": "string"},
-        "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+        "name": _NAME,
         "description": {"type": "string"},
         "input_schema": {"type": "object"},
         "strict": {"type": "boolean"},
@@ -116,14 +118,24 @@ _TOOL: JsonObject = {
     },
     "required": ["name", "input_schema"],
 }
+_PARALLEL: JsonObject = {"disable_parallel_tool_use": {"type": "boolean"}}
 _CHOICE: JsonObject = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": list(_CHOICES)},
-        "name": {"type": "string"},
-        "disable_parallel_tool_use": {"type": "boolean"},
-    },
-    "required": ["type"],
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"type": {"const": "tool"}, "name": _NAME, **_PARALLEL},
+            "required": ["type", "name"],
+        },
+        {
+            "type": "object",
+            "properties": {
+                "type": {"enum": [kind for kind in _CHOICES if kind != "tool"]},
+                "name": {"type": "string"},
+                **_PARALLEL,
+            },
+            "required": ["type"],
+        },
+    ]
 }
 
 # ---- thinking, effort, the form of the answer
@@ -133,6 +145,7 @@ def _read_format(value: object, path: str) -> StructuredOutputs:
     given = read_object(value, path)
     if given.required("type") != "json_schema":
         raise unsupported(given.at("type"), "must be `json_schema`")
+    given.nested("schema")  # chat completions take a text as well
     form: StructuredOutputs | None = given.read("schema", FORMS["json"].read)
     if form is None:
         raise missing(given.at("schema"))
@@ -261,7 +274,8 @@ def read_messages_request(
     form = values.get("output_config", {}).get("format", values.get("output_format"))
     if form is not None:
         shared["structured_outputs"] = form
-    options, sampling = read_shared(shared, max_tokens=values["max_tokens"])
+    names = {name: f"runtime.{name}" for name in _RUNTIME.fields}
+    options, sampling = read_shared(shared, names, max_tokens=values["max_tokens"])
     options = attrs.evolve(options, form_field="output_config.format", include_usage=True)
     tools = _tool_use(values, answer_format)
     options, sampling = with_tools(tools, options, sampling)

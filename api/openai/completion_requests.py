@@ -39,6 +39,7 @@ from .sampling_fields import (
 from .template_arguments import EFFORT, ENABLE_THINKING, TEMPLATE_ARGUMENTS, template_arguments
 from .tool_use import ToolUse, tool_use_of
 
+_PLAIN = ("temperature", "top_p", "prompt_logprobs")
 # The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
 FORM_FIELDS: dict[str, Field] = {
     "response_format": Field(
@@ -116,9 +117,13 @@ class CompletionOptions:
 
 
 def read_shared(
-    values: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None = None
+    values: Mapping[str, Any],
+    names: dict[str, str],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None = None,
 ) -> tuple[CompletionOptions, SamplingParams]:
-    """Options and parameters out of values that a table has read. Raises `ApiError`."""
+    """Out of values that a table has read. Raises `ApiError`, with parameters by their `names`."""
     stream = values.get("stream", False)
     stream_options = values.get("stream_options", {})
     if stream_options and not stream:
@@ -133,18 +138,14 @@ def read_shared(
         if name in values and name not in values.get("runtime", {}):
             runtime = attrs.evolve(runtime, **{name: values[name]})
     arguments = sampling_arguments(values)
-    for name in ("temperature", "top_p"):
-        if name in values:
-            arguments[name] = values[name]
+    arguments |= {name: values[name] for name in _PLAIN if name in values}
     if max_tokens is not None:
         arguments["max_tokens"] = max_tokens
     arguments["n"] = values.get("n", 1)
     if values.get("best_of", 1) > arguments["n"]:
         raise unsupported("best_of", "must not exceed `n`: all answers are given")
-    if "prompt_logprobs" in values:
-        if stream:
-            raise bad_field("prompt_logprobs", "cannot be combined with `stream`")
-        arguments["prompt_logprobs"] = values["prompt_logprobs"]
+    if stream and "prompt_logprobs" in values:
+        raise bad_field("prompt_logprobs", "cannot be combined with `stream`")
     if logprobs is not None:
         arguments["logprobs"] = logprobs
     form = form_of({**values, **extensions}, _FORM_NAMES)
@@ -160,7 +161,7 @@ def read_shared(
         keep_s=values.get("runtime", {}).get("keep_s", 0.0),
         runtime=runtime,
     )
-    return options, sampling_params({**arguments, **extensions}, {})
+    return options, sampling_params({**arguments, **extensions}, names)
 
 
 _MAX_TOKENS = sampling_field("max_tokens").kind
@@ -228,7 +229,8 @@ def read_chat_request(
     check_model(values.get("model"), model)
     # The new name wins over the deprecated one, which most clients still send.
     max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
-    options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
+    logprobs = _read_logprobs(values)
+    options, sampling = read_shared(values, {}, max_tokens=max_tokens, logprobs=logprobs)
     tools = tool_use_of(values, answer_format)
     prompt = _read_prompt(values, options.runtime, tools)
     options, sampling = with_tools(tools, options, sampling)
@@ -378,7 +380,7 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
         raise bad_field("max_tokens", "must be at least 1 without `echo`")
     logprobs = values.get("logprobs")
     # A prompt is scored by computing it, which brings one token; it is thrown away.
-    options, sampling = read_shared(values, max_tokens=max_tokens or 1, logprobs=logprobs)
+    options, sampling = read_shared(values, {}, max_tokens=max_tokens or 1, logprobs=logprobs)
     if echo and logprobs is not None:
         asked = max(logprobs, sampling.prompt_logprobs or 0)
         sampling = attrs.evolve(sampling, prompt_logprobs=asked)

@@ -12,6 +12,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 # JSON Schema compares no two values of one body, and does not look into a text.
 UNSAYABLE = (
     r"^best_of: must not exceed `n`",
+    r"^(runtime\.)?min_tokens: must not exceed max_tokens",
     r"tools.*: has the same name as another tool",
     r"^tool_choice: .* is not among `tools`",
     r"\.arguments: must be JSON",
