@@ -223,33 +223,50 @@ def _read_system(value: object, path: str) -> list[str]:
 
 
 _TEXT: JsonObject = {"type": "string"}
+_NAME: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 
 
-def _block(kind: str, **properties: JsonObject) -> JsonObject:
+def _object(required: JsonObject, **others: JsonObject) -> JsonObject:
+    return {"type": "object", "properties": {**required, **others}, "required": [*required]}
+
+
+def _blocks(*kinds: JsonObject, least: int = 0) -> JsonObject:
+    items = {"anyOf": list(kinds)}
     return {
-        "type": "object",
-        "properties": {"type": {"const": kind}, **properties},
-        "required": ["type", *properties],
+        "anyOf": [
+            _TEXT,
+            {"type": "array", "minItems": least, "maxItems": PARTS_MAX, "items": items},
+        ]
     }
 
 
-def _blocks(*kinds: JsonObject) -> JsonObject:
-    items = {"type": "array", "maxItems": PARTS_MAX, "items": {"anyOf": list(kinds)}}
-    return {"anyOf": [_TEXT, items]}
-
-
-_NAME: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
-_TEXT_BLOCK = _block("text", text=_TEXT)
-_BLOCKS = _blocks(
-    _TEXT_BLOCK,
-    _block("thinking", thinking=_TEXT),
-    _block("tool_use", id=_TEXT, name=_NAME, input={"type": "object"}),
-    _block("tool_result", tool_use_id=_TEXT),
+_TEXT_BLOCK = _object({"type": {"const": "text"}, "text": _TEXT})
+_RESULT = _object(
+    {"type": {"const": "tool_result"}, "tool_use_id": _TEXT},
+    content=_blocks(
+        _TEXT_BLOCK, _object({"type": {"const": "tool_reference"}, "tool_name": _NAME})
+    ),
+)
+_THINKING = _object({"type": {"const": "thinking"}, "thinking": _TEXT}, signature=_TEXT)
+_REDACTED = _object({"type": {"const": "redacted_thinking"}})
+_CALL = _object(
+    {"type": {"const": "tool_use"}, "id": _TEXT, "name": _NAME, "input": {"type": "object"}}
+)
+_CHANGE = _object(
+    {
+        "type": {"enum": ["tool_addition", "tool_removal"]},
+        "tool": _object({"type": {"const": "tool_reference"}, "name": _NAME}),
+    }
 )
 _MESSAGE: JsonObject = {
-    "type": "object",
-    "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": _BLOCKS},
-    "required": ["role", "content"],
+    "anyOf": [
+        _object({"role": {"const": "user"}, "content": _blocks(_TEXT_BLOCK, _RESULT, least=1)}),
+        _object(
+            {"role": {"const": "assistant"}},
+            content=_blocks(_TEXT_BLOCK, _THINKING, _REDACTED, _CALL),
+        ),
+        _object({"role": {"const": "system"}}, content=_blocks(_TEXT_BLOCK, _CHANGE)),
+    ]
 }
 # The kinds of `messages` and `system`.
 TURNS = FunctionKind(

@@ -14,13 +14,15 @@ UNSAYABLE = (
     r"^best_of: must not exceed `n`",
     r"^(runtime\.)?min_tokens: must not exceed max_tokens",
     r"tools.*: has the same name as another tool",
-    r"^tool_choice: .* is not among `tools`",
+    r"^tool_choice: (needs|.* is not among) `tools`",
     r"\.arguments: must be JSON",
     # A grammar, a pattern or a schema that is a text of its own.
     r"^(structured_outputs|runtime\.structured_outputs|guided_\w+|response_format|text)\b",
     # How long a text becomes is known when it is tokenised, and what a template takes when it runs.
     r"maximum context length",
     r"chat template refused",
+    # Whose turn it is.
+    r"^messages: must (end with the user's turn|have a message of the user)",
     # What a stream has said so far.
     r"is beyond the last event",
 )
