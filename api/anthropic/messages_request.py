@@ -33,7 +33,7 @@ from ..schema.fields import (
     read_objects,
 )
 from ..schema.tables import IS_EMPTY, Body, Field, Nested, Unserved
-from .turns import NAME, SYSTEM, TURNS, MessageTurns, read_tool_name
+from .turns import NAME_SCHEMA, SYSTEM, TURNS, MessageTurns, object_schema, read_tool_name
 
 MESSAGES_KIND = "msg"
 # Claude Code asks for models of these names, whatever is served.
@@ -105,12 +105,11 @@ def _read_choice(value: object, path: str) -> tuple[ToolChoiceValue, bool]:
     return ToolChoiceValue(_CHOICES[kind], name), is_parallel
 
 
-_NAME: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _TOOL: JsonObject = {
     "type": "object",
     "properties": {
         "type": {"type": "string"},
-        "name": _NAME,
+        "name": NAME_SCHEMA,
         "description": {"type": "string"},
         "input_schema": {"type": "object"},
         "strict": {"type": "boolean"},
@@ -118,23 +117,17 @@ _TOOL: JsonObject = {
     },
     "required": ["name", "input_schema"],
 }
-_PARALLEL: JsonObject = {"disable_parallel_tool_use": {"type": "boolean"}}
+_PARALLEL: JsonObject = {"type": "boolean"}
 _CHOICE: JsonObject = {
     "anyOf": [
-        {
-            "type": "object",
-            "properties": {"type": {"const": "tool"}, "name": _NAME, **_PARALLEL},
-            "required": ["type", "name"],
-        },
-        {
-            "type": "object",
-            "properties": {
-                "type": {"enum": [kind for kind in _CHOICES if kind != "tool"]},
-                "name": {"type": "string"},
-                **_PARALLEL,
-            },
-            "required": ["type"],
-        },
+        object_schema(
+            {"type": {"const": "tool"}, "name": NAME_SCHEMA}, disable_parallel_tool_use=_PARALLEL
+        ),
+        object_schema(
+            {"type": {"enum": [kind for kind in _CHOICES if kind != "tool"]}},
+            name={"type": "string"},
+            disable_parallel_tool_use=_PARALLEL,
+        ),
     ]
 }
 

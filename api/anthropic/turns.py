@@ -223,10 +223,12 @@ def _read_system(value: object, path: str) -> list[str]:
 
 
 _TEXT: JsonObject = {"type": "string"}
-_NAME: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+# Of a tool.
+NAME_SCHEMA: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 
 
-def _object(required: JsonObject, **others: JsonObject) -> JsonObject:
+def object_schema(required: JsonObject, **others: JsonObject) -> JsonObject:
+    """Of an object with these fields, and perhaps the others."""
     return {"type": "object", "properties": {**required, **others}, "required": [*required]}
 
 
@@ -240,32 +242,34 @@ def _blocks(*kinds: JsonObject, least: int = 0) -> JsonObject:
     }
 
 
-_TEXT_BLOCK = _object({"type": {"const": "text"}, "text": _TEXT})
-_RESULT = _object(
+_TEXT_BLOCK = object_schema({"type": {"const": "text"}, "text": _TEXT})
+_RESULT = object_schema(
     {"type": {"const": "tool_result"}, "tool_use_id": _TEXT},
     content=_blocks(
-        _TEXT_BLOCK, _object({"type": {"const": "tool_reference"}, "tool_name": _NAME})
+        _TEXT_BLOCK, object_schema({"type": {"const": "tool_reference"}, "tool_name": NAME_SCHEMA})
     ),
 )
-_THINKING = _object({"type": {"const": "thinking"}, "thinking": _TEXT}, signature=_TEXT)
-_REDACTED = _object({"type": {"const": "redacted_thinking"}})
-_CALL = _object(
-    {"type": {"const": "tool_use"}, "id": _TEXT, "name": _NAME, "input": {"type": "object"}}
+_THINKING = object_schema({"type": {"const": "thinking"}, "thinking": _TEXT}, signature=_TEXT)
+_REDACTED = object_schema({"type": {"const": "redacted_thinking"}})
+_CALL = object_schema(
+    {"type": {"const": "tool_use"}, "id": _TEXT, "name": NAME_SCHEMA, "input": {"type": "object"}}
 )
-_CHANGE = _object(
+_CHANGE = object_schema(
     {
         "type": {"enum": ["tool_addition", "tool_removal"]},
-        "tool": _object({"type": {"const": "tool_reference"}, "name": _NAME}),
+        "tool": object_schema({"type": {"const": "tool_reference"}, "name": NAME_SCHEMA}),
     }
 )
 _MESSAGE: JsonObject = {
     "anyOf": [
-        _object({"role": {"const": "user"}, "content": _blocks(_TEXT_BLOCK, _RESULT, least=1)}),
-        _object(
+        object_schema(
+            {"role": {"const": "user"}, "content": _blocks(_TEXT_BLOCK, _RESULT, least=1)}
+        ),
+        object_schema(
             {"role": {"const": "assistant"}},
             content=_blocks(_TEXT_BLOCK, _THINKING, _REDACTED, _CALL),
         ),
-        _object({"role": {"const": "system"}}, content=_blocks(_TEXT_BLOCK, _CHANGE)),
+        object_schema({"role": {"const": "system"}}, content=_blocks(_TEXT_BLOCK, _CHANGE)),
     ]
 }
 # The kinds of `messages` and `system`.

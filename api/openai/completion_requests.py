@@ -123,7 +123,7 @@ def read_shared(
     max_tokens: int | None,
     logprobs: int | None = None,
 ) -> tuple[CompletionOptions, SamplingParams]:
-    """Out of values that a table has read. Raises `ApiError`, with parameters by their `names`."""
+    """Options and parameters, of values a table has read. Raises `ApiError`, with these `names`."""
     stream = values.get("stream", False)
     stream_options = values.get("stream_options", {})
     if stream_options and not stream:

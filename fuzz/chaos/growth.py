@@ -50,7 +50,7 @@ class Growth:
     # no growth.
     descriptors: tuple[int, int]
     tasks: tuple[int, int]
-    # (seconds, MiB), the first third too: a step, a leak and a scatter are told apart by eye.
+    # (seconds, MiB), the first third too: by eye a step, a leak and scatter differ.
     memory: list[tuple[float, float]] = attrs.field(factory=list)
 
     def judge(self) -> list[Violation]:
