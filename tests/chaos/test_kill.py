@@ -212,7 +212,8 @@ async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
         (True, ()),
         (True, ("frontend 0",)),
         (True, ("engine 0",)),  # its successor may be about to start
-        (True, ("frontend 0", "engine 0", "engine 0/worker 0")),  # as if the whole group was killed
+        # As if the whole group was killed; a worker is killed before it dies of its engine's death.
+        (True, ("engine 0/worker 0", "engine 0", "frontend 0")),
     ],
     ids=["idle", "mid-stream", "frontend", "engine", "all"],
 )

@@ -56,19 +56,18 @@ def engines() -> list[int]:
     return [pid for pid in child_pids(os.getpid()) if child_pids(pid)]
 
 
-def is_fork_server(pid: int) -> bool:
-    """By its title, or before it has one by its command line."""
+def is_spare(pid: int) -> bool:
+    """By its title: a process that is about to become the fork server has none of these yet."""
     try:
-        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"worker, waiting" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return b"fork server" in command or b"--forks" in command
 
 
 def workers_and_spares(engine: int) -> tuple[list[int], list[int]]:
-    children = [pid for pid in child_pids(engine) if not is_fork_server(pid)]
+    children = child_pids(engine)
     workers = [pid for pid in children if memory_inodes(pid)]
-    return workers, [pid for pid in children if pid not in workers]
+    return workers, [pid for pid in children if pid not in workers and is_spare(pid)]
 
 
 async def wait_whole(count: int) -> dict[int, tuple[int, int]]:
