@@ -136,7 +136,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_process(
-    look: Callable[[int], ProcessLook], on_rebuilding: Callable[[SimProcess, int], None]
+    look: Callable[..., ProcessLook], on_rebuilding: Callable[[SimProcess, int], None]
 ) -> Iterator[None]:
     """What a process does to the whole interpreter is left out, and what threads do is done here.
 
@@ -183,7 +183,7 @@ def simulate(
     seed = next((each.seed for each in events if isinstance(each, Setup)), 0)
     trace = Trace(lines)
 
-    def look(pid: int) -> ProcessLook:
+    def look(pid: int, *, every_thread: bool) -> ProcessLook:
         return scene.kernel.look(pid)
 
     def on_rebuilding(process: SimProcess, word: int) -> None:

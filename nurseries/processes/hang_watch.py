@@ -53,7 +53,10 @@ class ProcessState(enum.Enum):
 
 @attrs.frozen
 class ProcessLook:
-    """What /proc says of a process: the CPU seconds of each thread, and how often any ran."""
+    """What /proc says of a process: the CPU seconds of each thread, and how often any ran.
+
+    Of one that owes nothing its first thread is enough.
+    """
 
     state: ProcessState
     cpu_s: Mapping[int, float] = attrs.field(factory=dict)
@@ -153,7 +156,7 @@ class HangWatch:
         for place, look in looks.items():
             account = self._accounts[place]
             self._count(place, account, look)
-            if look.state is ProcessState.STOPPED or self._owes(place, account.slot):
+            if look.state is ProcessState.STOPPED or self.owes(place):
                 self.period_s = PERIOD_BUSY_S
             spent_s, deadline_s = self._most(place, account)
             if spent_s >= deadline_s:
@@ -162,7 +165,7 @@ class HangWatch:
 
     def _count(self, place: int, account: _Account, look: ProcessLook) -> None:
         before, account.look = account.look, look
-        owes = self._owes(place, account.slot)
+        owes = self.owes(place)
         if look.state in (ProcessState.GONE, ProcessState.TRACED):
             account.owed_s = account.stopped_s = 0.0
             return
@@ -186,8 +189,12 @@ class HangWatch:
         """How long it may be asleep in a pass, if what it computes in one is not counted."""
         return None if place else self.blocked_s
 
-    def _owes(self, place: int, slot: SlotState) -> bool:
-        """Whether it has something to do, and waits for no other process that has to do first."""
+    def owes(self, place: int) -> bool:
+        """Whether it has something to do, and waits for no other process that has to do first.
+
+        Of one that has not only a stop counts.
+        """
+        slot = self._accounts[place].slot
         if place == 0:
             return slot.is_busy
         step = self._accounts[0].slot.step

@@ -55,6 +55,17 @@ async def test_a_sleeper_is_stopped_and_goes_on(sleeper: subprocess.Popen[bytes]
     await wait_state(sleeper.pid, ProcessState.GONE)
 
 
+async def test_its_first_thread_says_whether_it_is_stopped(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    await wait_state(sleeper.pid, ProcessState.ASLEEP)
+    asleep = look_at_process(sleeper.pid)
+    assert look_at_process(sleeper.pid, every_thread=False) == asleep, "it has no other"
+    sleeper.send_signal(signal.SIGSTOP)
+    await wait_state(sleeper.pid, ProcessState.STOPPED)
+    assert look_at_process(sleeper.pid, every_thread=False).state is ProcessState.STOPPED
+
+
 async def test_a_computing_process_uses_time(computer: subprocess.Popen[bytes]) -> None:
     pid = computer.pid
     await wait_state(pid, ProcessState.RUNNABLE)
@@ -68,4 +79,5 @@ def test_a_look_at_ourselves_and_at_nothing() -> None:
     look = look_at_process(os.getpid())
     assert look.state is ProcessState.RUNNABLE
     assert look.cpu_s[os.getpid()] > 0
+    assert look_at_process(os.getpid(), every_thread=False).cpu_s.keys() == {os.getpid()}
     assert look_at_process(2**22 + 1).state is ProcessState.GONE
