@@ -181,6 +181,7 @@ _RUNTIME = Body(
     },
     strict=True,
 )
+_RUNTIME_NAMES = {name: f"runtime.{name}" for name in _RUNTIME.fields}
 COUNT_TOKENS = Body(
     {
         "messages": Field(TURNS, "The conversation; it ends with the user's turn.", required=True),
@@ -223,6 +224,11 @@ class MessagesRequest(ChatRequest):
     kind: ClassVar[str] = MESSAGES_KIND
     # Blocks of thinking have no text.
     omits_thinking: bool = False
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**_RUNTIME_NAMES, **super().names}
 
 
 def _prompt_of(values: dict[str, Any], tools: ToolUse) -> ChatPrompt:
@@ -267,8 +273,7 @@ def read_messages_request(
     form = values.get("output_config", {}).get("format", values.get("output_format"))
     if form is not None:
         shared["structured_outputs"] = form
-    names = {name: f"runtime.{name}" for name in _RUNTIME.fields}
-    options, sampling = read_shared(shared, names, max_tokens=values["max_tokens"])
+    options, sampling = read_shared(shared, _RUNTIME_NAMES, max_tokens=values["max_tokens"])
     options = attrs.evolve(options, form_field="output_config.format", include_usage=True)
     tools = _tool_use(values, answer_format)
     options, sampling = with_tools(tools, options, sampling)

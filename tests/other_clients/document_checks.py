@@ -18,6 +18,8 @@ UNSAYABLE = (
     r"\.arguments: must be JSON",
     # A grammar, a pattern or a schema that is a text of its own.
     r"^(structured_outputs|runtime\.structured_outputs|guided_\w+|response_format|text)\b",
+    # Which ids the vocabulary has, where they are names of fields.
+    r"^(runtime\.)?logit_bias: must have token ids from 0 to",
     # How long a text becomes is known when it is tokenised, and what a template takes when it runs.
     r"maximum context length",
     r"chat template refused",

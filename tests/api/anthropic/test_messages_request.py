@@ -196,6 +196,12 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], path: str)
     assert caught.value.param == path
 
 
+def test_what_the_runtime_refuses_later_has_the_name_of_its_field_too() -> None:
+    names = read(runtime={"logit_bias": {"5": 1.0}}).names
+    assert names["logit_bias"] == "runtime.logit_bias"
+    assert names["prompt"] == "messages"
+
+
 def test_a_model_without_a_format_for_calls_takes_no_tools() -> None:
     with pytest.raises(ApiError, match="chat template"):
         read(TEXT_ALONE, tools=[F])
