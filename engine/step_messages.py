@@ -16,6 +16,10 @@ from ..transports.codec import Codec, CodecLimits
 from .config import EngineSettings
 from .sampling_params import DistributionParams
 
+# Why a row fails.
+NOT_NUMBERS = "a logit is not a finite number"
+ALL_FORBIDDEN = "every token is forbidden"
+
 
 # What each step or request has one of is not frozen, though none is changed: a frozen class
 # takes three times as long to make.

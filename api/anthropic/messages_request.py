@@ -17,6 +17,7 @@ from ...runtime.text.prompts import ChatPrompt
 from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, unsupported
 from ..openai.completion_requests import ChatRequest, read_shared, with_tools
+from ..openai.field_rules import MESSAGES_RULES
 from ..openai.message_fields import FORMS, TOOLS_MAX
 from ..openai.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
 from ..openai.sampling_fields import SAMPLING_FIELDS, sampling_field
@@ -38,9 +39,10 @@ from .turns import NAME_SCHEMA, SYSTEM, TURNS, MessageTurns, object_schema, read
 MESSAGES_KIND = "msg"
 # Claude Code asks for models of these names, whatever is served.
 CLAUDE = "claude-"
+_CUSTOM = "custom"
 # Tools whose schema the model itself would have to know, such as `web_search_20250305`: Anthropic's
 # servers carry them out, or clients by a protocol of their own.
-_HOSTED = re.compile(r"[a-z0-9_]{1,64}_20\d{6}|mcp_toolset", re.ASCII)
+_HOSTED = re.compile("[a-z0-9_]{1,64}_20[0-9]{6}|mcp_toolset")
 _CHOICES = {
     "auto": ToolChoice.AUTO,
     "any": ToolChoice.REQUIRED,
@@ -60,8 +62,8 @@ class _GivenTools:
     ignored: list[str] = attrs.field(factory=list)
 
     def add(self, given: ObjectFields) -> None:
-        kind = given.string("type") or "custom"
-        if kind != "custom":
+        kind = given.string("type")
+        if kind is not None and kind != _CUSTOM:
             if _HOSTED.fullmatch(kind) is None:
                 raise unsupported(given.at("type"), "must be `custom`, or a tool of Anthropic's")
             self.ignored.append(kind)
@@ -106,16 +108,16 @@ def _read_choice(value: object, path: str) -> tuple[ToolChoiceValue, bool]:
 
 
 _TOOL: JsonObject = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "name": NAME_SCHEMA,
-        "description": {"type": "string"},
-        "input_schema": {"type": "object"},
-        "strict": {"type": "boolean"},
-        "defer_loading": {"type": "boolean"},
-    },
-    "required": ["name", "input_schema"],
+    "anyOf": [
+        object_schema(
+            {"name": NAME_SCHEMA, "input_schema": {"type": "object"}},
+            type={"const": _CUSTOM},
+            description={"type": "string"},
+            strict={"type": "boolean"},
+            defer_loading={"type": "boolean"},
+        ),
+        object_schema({"type": {"type": "string", "pattern": f"^({_HOSTED.pattern})$"}}),
+    ]
 }
 _PARALLEL: JsonObject = {"type": "boolean"}
 _CHOICE: JsonObject = {
@@ -211,7 +213,8 @@ MESSAGES_BODY = Body(
         "top_k": sampling_field("top_k"),
         "stop_sequences": sampling_field("stop"),
         "runtime": Field(Nested(_RUNTIME), RUNTIME_FIELD.about),
-    }
+    },
+    rules=MESSAGES_RULES,
 )
 # As chat completions call them.
 _SHARED = ("stream", "temperature", "top_p", "top_k", "runtime")

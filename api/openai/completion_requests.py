@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from ...engine.sampling_params import CHOICES_MAX, LOGPROBS_MAX, TOKENS_MAX, SamplingParams
+from ...engine.sampling_params import CHOICES_MAX, TOKENS_MAX, SamplingParams
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
@@ -30,6 +30,7 @@ from .responses_fields import (
     split_runtime,
 )
 from .sampling_fields import (
+    ALTERNATIVES,
     SAMPLING_FIELDS,
     TokenIdsKind,
     sampling_arguments,
@@ -178,10 +179,7 @@ CHAT = Body(
         "functions": Field(Unserved(IS_EMPTY, _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
-        "top_logprobs": Field(
-            IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
-            "And of so many most likely ones; needs `logprobs`.",
-        ),
+        "top_logprobs": Field(ALTERNATIVES, "And of so many most likely ones; needs `logprobs`."),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
         "audio": Field(Unserved(NEVER, "audio is not served")),
         "prediction": Field(Unserved(NEVER, "predictions are not served")),
@@ -329,7 +327,7 @@ COMPLETIONS = Body(
         **SHARED_FIELDS,
         "suffix": Field(Unserved(IS_EMPTY, "fill-in-the-middle is not supported")),
         "logprobs": Field(
-            IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
+            ALTERNATIVES,
             "Tell the logprob of each token, with `echo` of the prompt's, too, and of so many most"
             " likely ones.",
         ),
@@ -358,7 +356,8 @@ class CompletionsRequest:
     @property
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
-        return self.options.names
+        names = self.options.names
+        return names if self.with_prompt_logprobs else {**names, "prompt_logprobs": "logprobs"}
 
     @property
     def generates(self) -> bool:

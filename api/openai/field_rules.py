@@ -84,6 +84,7 @@ CHAT_RULES: Rules = (
     _WITH_TOOLS,
     _either(_is("logprobs", True), _is("top_logprobs", 0, None)),
 )
+MESSAGES_RULES: Rules = (_either(_is("stream", True), {"properties": _NOT_KEPT}),)
 COMPLETIONS_RULES: Rules = (
     *_SHARED_RULES,
     _either(_is("echo", True), {"properties": {"max_tokens": {"not": {"const": 0}}}}),

@@ -17,6 +17,7 @@ from ...engine.parameter_bounds import TOKEN_ID_MAX
 from ...engine.sampling_params import (
     LOGIT_BIAS_ITEMS_MAX,
     LOGIT_BIAS_MAX,
+    LOGPROBS_MAX,
     PARAMETERS,
     SEED_MAX,
     TOKENS_MAX,
@@ -43,9 +44,11 @@ from ..schema.tables import Field
 from .message_fields import STRUCTURED_OUTPUTS
 
 _BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
+# How many alternatives to a token have their logprobs told.
+ALTERNATIVES = IntegerKind(minimum=0, maximum=LOGPROBS_MAX, served_maximum="logprobs")
 _LENGTH = IntegerKind(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
-# Digits of the largest token id.
-_DIGITS_MAX = len(str(TOKEN_ID_MAX))
+# Of a token id as a name: a pattern can bound no number but by these.
+_DIGITS_MAX = len(str(TOKEN_ID_MAX)) - 1
 # vLLM's and Hugging Face's spelling of "off", beside 0.
 TOP_K_OFF = -1
 # The clients' of llama.cpp and Ollama, for one that is left out.
@@ -96,7 +99,7 @@ def _read_biases(value: object, path: str) -> tuple[tuple[int, float], ...]:
     found: dict[int, float] = {}
     for name, bias in given.items():
         is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX
-        if not is_number or int(name) > TOKEN_ID_MAX:
+        if not is_number:
             raise bad_field(path, f"keys must be token ids, not {name[:40]!r}")
         if int(name) in found:
             raise bad_field(path, f"names token {int(name)} twice")
@@ -129,6 +132,7 @@ def _kind_of(bound: bounds.Bound) -> Kind[Any]:
 # Kinds that do not follow from a bound alone.
 _OWN_KINDS: Mapping[str, Kind[Any]] = MappingProxyType(
     {
+        "prompt_logprobs": ALTERNATIVES,
         "top_k": IntegerKind(minimum=TOP_K_OFF, maximum=TOP_K_MAX),
         "seed": IntegerKind(minimum=SEED_RANDOM, maximum=SEED_MAX),
         # OpenAI's: an object whose names are token ids, in decimal digits.

@@ -199,7 +199,10 @@ async def get_openapi(call: Call) -> None:
     has_keys = bool(call.application.authentication.digests)
     application = call.application
     vocabulary = application.generator.tokenizer_info().get("vocab_size")
-    maxima = {"resume-keep": application.settings.resume_keep_s}
+    maxima = {
+        "resume-keep": application.settings.resume_keep_s,
+        "logprobs": application.generator.max_logprobs,
+    }
     if isinstance(vocabulary, int):
         maxima["vocabulary"] = vocabulary - 1
     document = openapi_document(routes, has_keys=has_keys, maxima=maxima)

@@ -145,10 +145,14 @@ class FlagKind:
 
 @attrs.frozen(kw_only=True)
 class IntegerKind:
-    """A whole number from `minimum` to `maximum`; `3.0` is one."""
+    """A whole number from `minimum` to `maximum`; `3.0` is one.
+
+    A server may have a closer bound, which its document has under the name `served_maximum`.
+    """
 
     minimum: int = -INTEGER_MAX
     maximum: int = INTEGER_MAX
+    served_maximum: str = ""
 
     def read(self, value: object, path: str) -> int:
         """See `Kind`."""
@@ -164,7 +168,8 @@ class IntegerKind:
 
     def schema(self) -> JsonObject:
         """See `Kind`."""
-        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+        served = {"x-maximum": self.served_maximum} if self.served_maximum else {}
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum, **served}
 
 
 @attrs.frozen(kw_only=True)

@@ -188,7 +188,10 @@ class Query:
         """As OpenAPI's parameters."""
         made = [_parameter("query", name, field) for name, field in self.fields.items()]
         return made + [
-            _parameter("header", title, self.fields[name]) for title, name in self.headers.items()
+            # An empty one says nothing.
+            {**said, "schema": {"anyOf": [said["schema"], {"const": ""}]}}
+            for title, name in self.headers.items()
+            for said in [_parameter("header", title, self.fields[name])]
         ]
 
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from ..errors import EngineError, OutputFailed
+from ..errors import EngineError, InvalidRequest, OutputFailed
 from ..messages import EngineStatistics, FinishReason, RequestKey
+from ..step_messages import ALL_FORBIDDEN
 from .request import Frontend, Request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
@@ -131,9 +132,14 @@ class Endings:
         return self.finish(request, Stop(FinishReason.ERROR), error)
 
     def fail_row(self, request: Request, reason: str) -> FinishedRequest:
-        """The worker could not sample for it; what it has computed is not to be trusted."""
+        """The worker could not sample for it; what it has computed is not to be trusted.
+
+        That every token is forbidden is what the request itself asks for, as by a form that the
+        tokens which it allows cannot write.
+        """
         self.scheduler.kv_cache.forget_hashes(request)
-        return self.fail(request, OutputFailed(reason))
+        error = OutputFailed(reason)
+        return self.fail(request, InvalidRequest(str(error)) if reason == ALL_FORBIDDEN else error)
 
     def abort(self, request: Request) -> None:
         """End it without an output: its frontend knows."""

@@ -25,11 +25,6 @@ def no_pause(_seconds: float) -> None:
     """Of an executor that no worker stops."""
 
 
-# Why a row fails.
-NOT_NUMBERS = "a logit is not a finite number"
-ALL_FORBIDDEN = "every token is forbidden"
-
-
 @contextmanager
 def boot_phase(progress: Progress, phase: BootPhase) -> Iterator[None]:
     """Report the phase as begun, and as done unless it fails."""

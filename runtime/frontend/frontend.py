@@ -63,6 +63,11 @@ class Frontend:
         return int(min(self.inputs.max_model_len, self.client.engines.max_model_len))
 
     @property
+    def max_logprobs(self) -> int:
+        """See `Generator`."""
+        return self.inputs.max_logprobs
+
+    @property
     def model_created_at(self) -> int:
         """See `Generator`."""
         return self.inputs.created_at

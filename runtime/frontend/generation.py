@@ -271,6 +271,10 @@ class Generator(Protocol):
         """Prompt and output together have at most so many tokens."""
 
     @property
+    def max_logprobs(self) -> int:
+        """So many alternatives to a token may have their logprobs told."""
+
+    @property
     def sampling_defaults(self) -> SamplingParams:
         """What the model's makers advise, for parameters that a request leaves out."""
 

@@ -141,6 +141,7 @@ class FakeGenerator:
     finish_reason: FinishReason = FinishReason.STOP
     model_name: str = "toy"
     max_model_len: int = 128
+    max_logprobs: int = 20
     chat_template: str | None = None
     prompt_tokens: Sequence[int] = PROMPT_TOKENS
     model_created_at: int = 5

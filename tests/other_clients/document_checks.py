@@ -17,9 +17,13 @@ UNSAYABLE = (
     r"^tool_choice: (needs|.* is not among) `tools`",
     r"\.arguments: must be JSON",
     # A grammar, a pattern or a schema that is a text of its own.
-    r"^(structured_outputs|runtime\.structured_outputs|guided_\w+|response_format|text)\b",
+    r"^(structured_outputs|runtime\.structured_outputs|guided_\w+|response_format|text|"
+    r"output_config\.format|output_format)\b",
     # Which ids the vocabulary has, where they are names of fields.
     r"^(runtime\.)?logit_bias: must have token ids from 0 to",
+    # Items without an effect, and no other; a bound on what has an effect with `include` alone.
+    r"^input: must not be empty",
+    r"^top_logprobs: must be at most \d+ \(max_logprobs\)",
     # How long a text becomes is known when it is tokenised, and what a template takes when it runs.
     r"maximum context length",
     r"chat template refused",

@@ -23,8 +23,8 @@ from ...kernels.sampler import (
     SampleCall,
     ScoreCall,
 )
-from ...step_messages import Mask, RowLogprobs, Step
-from ..executor_interface import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome, WaitMask
+from ...step_messages import ALL_FORBIDDEN, NOT_NUMBERS, Mask, RowLogprobs, Step
+from ..executor_interface import StepOutcome, WaitMask
 from ..input_batch import HeldRow, InputBatch, PromptSpan, StepInputs
 from ..numerics import GREEDY_BELOW, exact_log
 

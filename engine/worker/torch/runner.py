@@ -13,8 +13,8 @@ from torch import Tensor
 from ...model.attention import KvCache
 from ...model.decoder import Decoder, ForwardBatch
 from ...model.registry import DTYPES
-from ...step_messages import Mask, Step, StepResult
-from ..executor_interface import NOT_NUMBERS, StepOutcome
+from ...step_messages import NOT_NUMBERS, Mask, Step, StepResult
+from ..executor_interface import StepOutcome
 from ..input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask

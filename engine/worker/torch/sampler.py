@@ -43,8 +43,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...step_messages import RowSampling
-from ..executor_interface import ALL_FORBIDDEN, NOT_NUMBERS
+from ...step_messages import ALL_FORBIDDEN, NOT_NUMBERS, RowSampling
 from ..numerics import GREEDY_BELOW, exact_log
 
 # Weights are fixed-point numbers with 40 bits; 2**22 of them still fit a signed 64-bit sum.

@@ -171,6 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
     ({"tools": [F, F]}, "tools[1]"),
     ({"tools": [{**F, "type": "unheard of"}]}, "tools[0].type"),
+    ({"tools": [{**F, "type": ""}]}, "tools[0].type"),
     ({"tools": [F] * 129}, "tools"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tools": [F], "tool_choice": {"type": "tool"}}, "tool_choice.name"),

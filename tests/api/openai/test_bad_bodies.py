@@ -233,6 +233,8 @@ def test_kinds_that_a_bound_does_not_say() -> None:
         "logit_bias": ((5, 1.0), (7, -2.5))
     }
     assert table.read({"logit_bias": {}}) == {"logit_bias": ()}
+    with pytest.raises(ApiError, match="keys must be token ids, not '4891074508'"):
+        table.read({"logit_bias": {"4891074508": 1}})
     for length in (-1, 1, 4096):
         assert table.read({"truncate_prompt_tokens": length}) == {"truncate_prompt_tokens": length}
     with pytest.raises(ApiError, match="truncate_prompt_tokens: must be -1, or from 1"):

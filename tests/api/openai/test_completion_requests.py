@@ -133,6 +133,8 @@ def test_whose_logprobs_are_computed(
     sampling = request.sampling
     assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, prompt_logprobs)
     assert request.with_prompt_logprobs == beside
+    named = request.names.get("prompt_logprobs", "prompt_logprobs")
+    assert named == ("prompt_logprobs" if beside else "logprobs"), "the field that asked for them"
 
 
 def test_a_prompt_is_scored_by_computing_it_and_echoed_without() -> None:

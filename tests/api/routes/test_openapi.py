@@ -78,6 +78,23 @@ async def test_it_is_served_and_needs_a_key() -> None:
     assert "/v1/completions" in answer.json["paths"]
 
 
+async def test_bounds_of_the_served_model_are_in_it() -> None:
+    async with open_client(make_application()) as client:
+        document = (await client.request("GET", "/openapi.json")).json
+    maxima: dict[str, set[int]] = {}
+
+    def look(value: object) -> None:
+        if isinstance(value, dict) and "x-maximum" in value:
+            maxima.setdefault(value["x-maximum"], set()).add(value["maximum"])
+        if isinstance(value, dict | list):
+            for each in value.values() if isinstance(value, dict) else value:
+                look(each)
+
+    look(document)
+    assert maxima["logprobs"] == {20}
+    assert maxima.keys() >= {"resume-keep", "logprobs"}
+
+
 async def test_a_server_without_keys_asks_for_none() -> None:
     async with open_client(make_application()) as client:
         paths = (await client.request("GET", "/openapi.json")).json["paths"]

@@ -14,9 +14,10 @@ from triolet.engine.core.request import (
     make_request,
 )
 from triolet.engine.core.request_store import FinishedRequest, RequestStore
-from triolet.engine.errors import EngineDraining, OutputFailed
+from triolet.engine.errors import EngineDraining, InvalidRequest, OutputFailed
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import ALL_FORBIDDEN, NOT_NUMBERS
 from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 ADD = AddRequest(
@@ -233,6 +234,17 @@ def test_a_failed_request_says_why() -> None:
     assert record.finish_reason is FinishReason.ERROR
     assert record.error_code == OutputFailed.code
     assert "no token fits" in record.error
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [(NOT_NUMBERS, OutputFailed.code), (ALL_FORBIDDEN, InvalidRequest.code)],
+)
+def test_that_every_token_is_forbidden_is_the_request_s_own_fault(reason: str, code: str) -> None:
+    endings, request = make_endings()
+    record = endings.fail_row(request, reason)
+    assert record.error_code == code
+    assert reason in record.error
 
 
 def test_an_aborted_request_is_forgotten() -> None:

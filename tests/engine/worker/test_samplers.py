@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.kernels.library import machine_isas, native_fault
-from triolet.engine.worker.executor_interface import ALL_FORBIDDEN, NOT_NUMBERS
+from triolet.engine.step_messages import ALL_FORBIDDEN, NOT_NUMBERS
 
 from .sampling_cases import DISTRIBUTIONS, exact, fits, random_logits, rows, sample, sampling
 from .specified_sampler import Place, specified, specified_logprobs
