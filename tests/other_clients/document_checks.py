@@ -29,6 +29,8 @@ UNSAYABLE = (
     r"chat template refused",
     # Whose turn it is.
     r"^messages: must (end with the user's turn|have a message of the user)",
+    # Demands that no token meets together.
+    r"^the output cannot go on: every token is forbidden",
     # What a stream has said so far.
     r"is beyond the last event",
 )
