@@ -390,6 +390,7 @@ def test_a_quiet_run_that_is_as_it_was() -> None:
         (with_look("engine 0", ENGINE, facts={**IDLE, "waiting": 1}), "I4"),
         (with_look("engine 0", ENGINE, facts={**IDLE, "kv blocks": "63 of 64 free"}), "I4"),
         (with_look("frontend 0", FRONTEND, facts={"requests": 1}), "I4"),
+        (with_look("root", ROOT, facts={"open streams": 1}), "I4"),
         (with_look("engine 1", ENGINE), "I5"),
         (attrs.evolve(QUIET, pids=frozenset({1, 2, 3, 4})), "I5"),
         (attrs.evolve(QUIET, zombies=(9,)), "I5"),
