@@ -111,6 +111,8 @@ class Judge:
                 return f"frontend {rank} keeps links to dead engines"
             if len(client.balancer.engines) != self.scene.setup.engines:
                 return f"frontend {rank} sends to {client.balancer.engines}"
+        if streams := self.scene.root.frontends.balancer.open_streams():
+            return f"the root was told of {streams} open streams"
         return self.blame.unsettled()
 
     def check_over(self) -> None:
