@@ -16,6 +16,7 @@ from ...engine.core.homes import Homes
 from ...engine.messages import RequestOutput, StepOutputs
 from ...engine.process.main import EngineProcess
 from ...runtime.frontend import adoption
+from ...runtime.frontend.admission import Ticket, ignore_load
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.engine_view import EngineView
 from ...runtime.frontend.ledger import Ledger
@@ -202,6 +203,11 @@ def _new_journal(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
 
 
 # A name may have several.
+def _report_nothing(original: Broken, ticket: Ticket, *args: Any) -> Any:
+    ticket._on_load = ignore_load
+    return original(ticket, *args)
+
+
 JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("tokens are offered before they are written down", Journal, "append_message", one_late()),
     ("an end is written down after its token", Journal, "append_message", _split_ends()),
@@ -231,6 +237,7 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
     ("a journal is another rank's", FrontendFleet, "_fds_of", _another_rank),
     ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
+    ("an adopted stream's end is not told", Ticket, "take_over", _report_nothing),
 )
 
 
