@@ -55,11 +55,12 @@ SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
 # Where a line of the log begins that is not the rest of one, and what says that memory was wanting,
-# or room on a disk.
+# or room on a disk. The last is what `hashlib`, as it is imported, makes of a part of it that finds
+# no memory to be loaded into.
 _RECORDS = re.compile(r"^(?=\d\d:\d\d:\d\d )", re.MULTILINE)
 _WANT = re.compile(
     r"MemoryError|Cannot allocate memory|can't start new thread|failed to map segment"
-    rf"|{GIVEN_UP}.*{DISK_FULL}"
+    rf"|{GIVEN_UP}.*{DISK_FULL}|ValueError: unsupported hash type \w+"
 )
 # Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
 ABORTS = (
