@@ -96,7 +96,8 @@ def serve(
     options: Annotated[Any, FLAT] = SERVE,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
-    """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
+    """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions, and
+    Anthropic's Messages.
 
     Press Ctrl-C once to finish running requests and exit, twice to abort them. Addresses that
     others can reach need an API key.
