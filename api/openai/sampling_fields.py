@@ -44,8 +44,9 @@ from ..schema.tables import Field
 from .message_fields import STRUCTURED_OUTPUTS
 
 _BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
-# How many alternatives to a token have their logprobs told.
-ALTERNATIVES = IntegerKind(minimum=0, maximum=LOGPROBS_MAX, served_maximum="logprobs")
+_ALTERNATIVES = IntegerKind(minimum=0, maximum=LOGPROBS_MAX)
+# So many alternatives to a token have their logprobs in the answer; a server may allow fewer.
+ALTERNATIVES = FunctionKind(_ALTERNATIVES.read, {**_ALTERNATIVES.schema(), "x-maximum": "logprobs"})
 _LENGTH = IntegerKind(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
 # Of a token id as a name: a pattern can bound no number but by these.
 _DIGITS_MAX = len(str(TOKEN_ID_MAX)) - 1

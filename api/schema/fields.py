@@ -145,14 +145,10 @@ class FlagKind:
 
 @attrs.frozen(kw_only=True)
 class IntegerKind:
-    """A whole number from `minimum` to `maximum`; `3.0` is one.
-
-    A server may have a closer bound, which its document has under the name `served_maximum`.
-    """
+    """A whole number from `minimum` to `maximum`; `3.0` is one."""
 
     minimum: int = -INTEGER_MAX
     maximum: int = INTEGER_MAX
-    served_maximum: str = ""
 
     def read(self, value: object, path: str) -> int:
         """See `Kind`."""
@@ -168,8 +164,7 @@ class IntegerKind:
 
     def schema(self) -> JsonObject:
         """See `Kind`."""
-        served = {"x-maximum": self.served_maximum} if self.served_maximum else {}
-        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum, **served}
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
 
 @attrs.frozen(kw_only=True)
