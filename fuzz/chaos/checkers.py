@@ -215,7 +215,7 @@ def judge_free(now: QuietLook) -> list[Violation]:
 
 def _judge_facts(place: str, look: Look) -> Iterator[Violation]:
     facts = look.facts
-    # The last is what the root was told: it balances, and waits at its end, by that.
+    # The last is the root's: it balances by that, and waits for it when it stops.
     for name in ("running", "waiting", "requests", "open streams"):
         if facts.get(name, 0) != 0:
             yield Violation("I4", f"{place}: {facts[name]} {name} when all clients have left")

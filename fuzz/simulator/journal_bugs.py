@@ -237,7 +237,7 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
     ("a journal is another rank's", FrontendFleet, "_fds_of", _another_rank),
     ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
-    ("an adopted stream's end is not told", Ticket, "take_over", _report_nothing),
+    ("an adopted stream's end is not reported", Ticket, "take_over", _report_nothing),
 )
 
 

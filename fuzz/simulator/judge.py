@@ -112,7 +112,7 @@ class Judge:
             if len(client.balancer.engines) != self.scene.setup.engines:
                 return f"frontend {rank} sends to {client.balancer.engines}"
         if streams := self.scene.root.frontends.balancer.open_streams():
-            return f"the root was told of {streams} open streams"
+            return f"the root counts {streams} open streams that have ended"
         return self.blame.unsettled()
 
     def check_over(self) -> None:

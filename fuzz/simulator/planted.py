@@ -45,7 +45,7 @@ CHECKS: dict[str, str] = {
     "blame: poison is refused, the innocent are not": r"refused|is a suspect still",
     "accounts: every block is free when all streams have ended": r" of \d+ blocks$",
     "accounts: no request is left without a client": (
-        r"has requests that nobody wants|has requests without a client|told of \d+ open streams"
+        r"has requests that nobody wants|has requests without a client|counts \d+ open streams"
     ),
     "accounts: all know who is there, and count with no other": (
         r"does not know who|counts with dead|keeps links to dead|sends to |is not there$|boots$"
@@ -227,6 +227,6 @@ BREAKS: dict[str, str] = {
     "the dead may speak": "a message of a dead frontend counts in its successor's place",
     "a journal is another rank's": "a frontend adopts the streams of another",
     "each life has a journal of its own": "a successor finds no journal",
-    "an adopted stream's end is not told": "the root counts it for ever, and waits for it",
+    "an adopted stream's end is not reported": "the root counts it for ever, and waits for it",
     **HOME_BUGS,
 }

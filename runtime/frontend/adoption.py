@@ -180,10 +180,7 @@ def adopt_streams(frontend: Frontend, journal: Journal, died_ns: int = 0) -> lis
 def _ticket_of(frontend: Frontend, waiting: list[AddRequest], choices: int = 0) -> Ticket:
     tokens = sum(len(request.prompt_token_ids) for request in waiting)
     embeds = [request.prompt_embeds for request in waiting if request.prompt_embeds is not None]
-
-    def report() -> None:
-        frontend.on_load()  # whoever is told is not there before the adoption is over
-
+    report = frontend.report_load
     ticket = frontend.admission.open_ticket(tokens, choices=choices, on_load=report)
     return ticket.take_over(sum(each.data.nbytes for each in embeds))
 

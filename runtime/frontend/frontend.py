@@ -163,7 +163,11 @@ class Frontend:
 
     def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)
-        return self.admission.open_ticket(tokens, choices=choices, on_load=self.on_load)
+        return self.admission.open_ticket(tokens, choices=choices, on_load=self.report_load)
+
+    def report_load(self) -> None:
+        """Call `on_load`, which is set only after the tickets of adopted requests were opened."""
+        self.on_load()
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
         """See `generation.Generator`."""

@@ -272,7 +272,7 @@ class Generator(Protocol):
 
     @property
     def max_logprobs(self) -> int:
-        """So many alternatives to a token may have their logprobs told."""
+        """So many alternatives to a token may have their logprobs in an answer."""
 
     @property
     def sampling_defaults(self) -> SamplingParams:

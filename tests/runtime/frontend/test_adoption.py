@@ -118,19 +118,21 @@ async def test_every_kind_of_stream_goes_on_as_if_nothing_had_happened(
             await bed.wait_quiet()
 
 
-async def test_who_is_told_of_the_load_later_hears_of_each_end(null_folder: pathlib.Path) -> None:
+async def test_ends_of_adopted_streams_are_reported_to_a_later_owner(
+    null_folder: pathlib.Path,
+) -> None:
     """Or a drain waits for streams that have ended, as the last report had them."""
-    told: list[int] = []
+    reported: list[int] = []
     async with (
         open_journaled(null_folder) as bed,
         begun(bed, KINDS),
         adopted(bed) as (successor, streams),
     ):
-        successor.on_load = lambda: told.append(successor.admission.active_requests)
+        successor.on_load = lambda: reported.append(successor.admission.active_requests)
         for stream in streams.values():
             await read(stream)
-    assert len(told) == len(KINDS)
-    assert told[-1] == 0
+    assert len(reported) == len(KINDS)
+    assert reported[-1] == 0
 
 
 async def test_streams_are_silent_since_the_life_before_ended(null_folder: pathlib.Path) -> None:
