@@ -123,19 +123,30 @@ class BrowserPage:
         await self.wait_for("!window.isBefore && document.readyState === 'complete'")
 
     async def click(self, selector: str) -> None:
-        """With the mouse, in the middle of the first such element."""
+        """With the mouse, in the middle of the first such element.
+
+        Again if it has moved meanwhile: what the server reports changes how the page is laid out.
+        """
         place = f"document.querySelector({json.dumps(selector)})"
-        await self.wait_for(f"{place} && !{place}.disabled")
-        # Where it is once the page was laid out as it is now.
-        frame = "await new Promise((done) => requestAnimationFrame(done));"
-        box = await self.evaluate(
-            f"(async () => {{ const e = {place}; e.scrollIntoView({{block: 'nearest'}});"
-            f" {frame} {frame} const b = e.getBoundingClientRect();"
-            " return [b.x + b.width / 2, b.y + b.height / 2] })()"
-        )
-        at = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
-        await self.call("Input.dispatchMouseEvent", type="mousePressed", **at)
-        await self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+
+        async def is_hit() -> bool:
+            await self.wait_for(f"{place} && !{place}.disabled")
+            # Where it is once the page was laid out as it is now.
+            frame = "await new Promise((done) => requestAnimationFrame(done));"
+            box = await self.evaluate(
+                f"(async () => {{ const e = {place}; e.scrollIntoView({{block: 'nearest'}});"
+                " window.isHit = false; const note = () => (window.isHit = true);"
+                " e.addEventListener('mousedown', note, {capture: true, once: true});"
+                f" {frame} {frame} const b = e.getBoundingClientRect();"
+                " return [b.x + b.width / 2, b.y + b.height / 2] })()"
+            )
+            at = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+            await self.call("Input.dispatchMouseEvent", type="mousePressed", **at)
+            await self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+            found = await self.evaluate("window.isHit !== false")  # the click may load another page
+            return bool(found)
+
+        await wait_until(is_hit, f"{selector} is hit")
 
     async def move_to(self, x: float, y: float) -> None:
         """The mouse."""
