@@ -4,10 +4,10 @@ A process's CPU clock (clock_getcpuclockid(3)) has nanoseconds, where `/proc/PID
 10 ms; it costs a microsecond, of any process of the same user.
 """
 
+import os
 import resource
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,6 +29,15 @@ _STATE, _RSS = 0, 21
 def cpu_clock_s(pid: int) -> float:
     """CPU seconds that a process has used, all its threads together. Raises `OSError`."""
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+
+
+def read_proc(path: str) -> bytes:
+    """A short file of /proc, in the fewest calls: half of what `Path` takes. Raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
 
 
 @attrs.frozen
@@ -54,7 +63,7 @@ class UsageMeter:
         """What it used since the look before; nothing at the first, or when it is gone."""
         try:
             used_s = cpu_clock_s(pid)
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+            fields = read_proc(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
         except OSError:
             return NO_USAGE
         then_s, before_s, said = before.get(pid, (now_s, used_s, 0.0))

@@ -12,6 +12,7 @@ import trio
 
 from ...nurseries.processes.hang_watch import Hang, HangWatch, ProcessLook, ProcessState
 from ...nurseries.processes.progress_page import ProgressPage
+from ...nurseries.processes.usage import read_proc
 from ...nurseries.tasks.background import always_waits_for
 
 # Letters of /proc/<pid>/stat. A process is what the first of these is that any thread is: one that
@@ -63,11 +64,11 @@ def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
         folder = f"/proc/{pid}/task/{thread}"
         with contextlib.suppress(OSError, ValueError, IndexError):  # it may end meanwhile
             # The second field is the name in brackets and may hold blanks and brackets itself.
-            fields = _read(f"{folder}/stat").rpartition(b")")[2].split()
+            fields = read_proc(f"{folder}/stat").rpartition(b")")[2].split()
             ticks = int(fields[_UTIME]) + int(fields[_STIME])
             used_s = ticks / os.sysconf("SC_CLK_TCK")
             with contextlib.suppress(OSError):  # not every kernel keeps these
-                ran_ns, _, slices = map(int, _read(f"{folder}/schedstat").split())
+                ran_ns, _, slices = map(int, read_proc(f"{folder}/schedstat").split())
                 runs += slices
                 used_s = ran_ns / 1e9 or used_s
             letters.add(fields[0].decode())
@@ -76,15 +77,6 @@ def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
         if letters & set(of_state):
             return ProcessLook(state, cpu_s, runs or round(sum(cpu_s.values()) * 1e9))
     return ProcessLook(ProcessState.GONE)
-
-
-def _read(path: str) -> bytes:
-    """A short file of /proc, in the fewest calls. Raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096)
-    finally:
-        os.close(fd)
 
 
 def _threads(pid: int) -> list[int]:
