@@ -114,7 +114,7 @@ class Texts:
             raise InvalidParameter(name, reason)
         for text in value:
             if not isinstance(text, str) or not 0 < len(text) <= self.characters_max:
-                reason = f"each must be a string of 1 to {self.characters_max} characters"
+                reason = f"must be strings of 1 to {self.characters_max} characters"
                 raise InvalidParameter(name, reason)
 
 

@@ -62,10 +62,14 @@ def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
     if path is None:
         return
     tables = _read(path)
-    for name in tables:
+    known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            raise CycloptsError(msg=f"{path}: {name} is outside of a table; there are {known}")
         if name not in TABLES.values():
-            known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
-            raise CycloptsError(msg=f"{path}: [{name}] is no table of settings; there are {known}")
+            raise CycloptsError(
+                msg=f"{path}: [{name}] is not a table of settings; there are {known}"
+            )
     table = TABLES.get(commands) or TABLES[commands[:1]]  # a sub-command has that of its command
     _check_file(path, table, tables.get(table, {}), arguments)
     fill = Dict(data=tables, source=str(path), root_keys=(table,), use_commands_as_keys=False)
