@@ -331,7 +331,9 @@ class Campaign:
                 )
             outcome.recovery_s = trio.current_time() - began_s
             remains = self.served.remains()
-        open_ = [h.name for h in histories if h.ending is not Ending.LOST]
+        # One may have come to its end while the others began.
+        over = (Ending.LOST, Ending.FINISHED)
+        open_ = [f"{h.name} ({h.ending})" for h in histories if h.ending not in over]
         outcome.violations += judge_root_death(*remains, open_, death_s)
         for history in histories:
             self.report.count_stream(history, FaultKind.KILL_ROOT)
