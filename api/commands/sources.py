@@ -62,14 +62,16 @@ def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
     if path is None:
         return
     tables = _read(path)
-    known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
     for name, value in tables.items():
-        if not isinstance(value, dict):
-            raise CycloptsError(msg=f"{path}: {name} is outside of a table; there are {known}")
         if name not in TABLES.values():
-            raise CycloptsError(
-                msg=f"{path}: [{name}] is not a table of settings; there are {known}"
+            known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
+            is_table = isinstance(value, dict)
+            fault = (
+                f"[{name}] is not a table of settings"
+                if is_table
+                else f"{name} is outside of any table"
             )
+            raise CycloptsError(msg=f"{path}: {fault}; there are {known}")
     table = TABLES.get(commands) or TABLES[commands[:1]]  # a sub-command has that of its command
     _check_file(path, table, tables.get(table, {}), arguments)
     fill = Dict(data=tables, source=str(path), root_keys=(table,), use_commands_as_keys=False)

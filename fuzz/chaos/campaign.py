@@ -318,6 +318,8 @@ class Campaign:
             for transport in Transport:
                 nursery.start_soon(stream, transport)
             await wait_until(have_begun, "the last streams begin", seconds=STREAM_DEADLINE_S)
+            # One may have come to its end while the others began.
+            running = [h for h in histories if h.ending is None]
             began_s = trio.current_time()
             outcome.begin(began_s)
             try:
@@ -331,9 +333,7 @@ class Campaign:
                 )
             outcome.recovery_s = trio.current_time() - began_s
             remains = self.served.remains()
-        # One may have come to its end while the others began.
-        over = (Ending.LOST, Ending.FINISHED)
-        open_ = [f"{h.name} ({h.ending})" for h in histories if h.ending not in over]
+        open_ = [f"{h.name} ({h.ending})" for h in running if h.ending is not Ending.LOST]
         outcome.violations += judge_root_death(*remains, open_, death_s)
         for history in histories:
             self.report.count_stream(history, FaultKind.KILL_ROOT)

@@ -88,7 +88,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("[serve]\nexecutor = 'x'", "[serve][executor] must be one of auto, native, torch, null"),
         ("[serve.limits]\nhttpx = 1", "httpx"),
         ("[server]\nport = 1", "[server] is not a table"),
-        ("port = 1", "port is outside of a table"),
+        ("port = 1", "port is outside of any table"),
         (
             "[serve]\nport = 8124.5",
             "[serve][port] must be a whole number of at most 64 bits, not 8",
@@ -96,7 +96,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("[serve]\napi-key = [5]", "[serve][api-key] must be text"),
         ("[serve]\nrevision = 1.5", "[serve][revision] must be text"),
         ("[serve.limits]\nconnections-max = 3.5", "[limits][connections-max] must be a whole"),
-        ("serve = 3", "serve is outside of a table"),
+        ("serve = 3", "must be a mapping"),
         ("[serve", "is not TOML"),
         ("[serve]\nlimits = 3", "limits must be a table"),
         ("[serve.limits]\nhttp = 3", "limits.http must be a table"),
