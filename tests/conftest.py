@@ -68,6 +68,14 @@ TIER_OF_FOLDER = {
     "kills": "chaos",
     "fuzz": "fuzz",
 }
+# Of every test below these folders.
+MARK_OF_FOLDER = {
+    "end_to_end": "end_to_end",
+    "page": "end_to_end",
+    "docs": "end_to_end",
+    "chaos": "chaos",
+    "kills": "chaos",
+}
 WHOLE_BUDGET_MINUTES = 20.0
 # The budget is that of the machine it was set on; another one took twice as long for the same
 # tests. Above this it is not the machine that has grown slow.
@@ -93,13 +101,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = list(BUDGET_MINUTES)
     items.sort(key=lambda item: order.index(_tier(item.path)))
     for item in items:
+        mark = MARK_OF_FOLDER.get(item.path.relative_to(TESTS).parts[0])
+        if mark is not None:
+            item.add_marker(mark)
         waits = item.get_closest_marker("end_to_end") or item.get_closest_marker("chaos")
         if waits and item.config.getoption("reruns") is None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: collections of garbage need not look at it again."""
+    _freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Nothing that a file of tests loaded is looked at again by the collector of garbage.
+
+    Without it, a collection in the middle of a later test stops it for half a second or more, and
+    what it watches may be over by then.
+    """
     gc.collect()
     gc.freeze()
 

@@ -15,7 +15,7 @@ from triolet.fuzz.chaos.options import ChaosOptions, Profile
 
 from ..end_to_end.server import DEADLINE_S
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # What is judged here is what happens; how soon it does is the command's affair, on a quiet machine.
 PATIENCE = 10.0

@@ -95,7 +95,6 @@ async def wait_ended(streams: list[SeenStream]) -> None:
         await stream.ended.wait()
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_a_death_of_the_engine(tmp_path: pathlib.Path) -> None:
     replaced, victim = {"engine 0", "engine 0/worker 0"}, "engine 0"
@@ -132,7 +131,6 @@ async def test_a_death_of_the_engine(tmp_path: pathlib.Path) -> None:
 WORKER_KILLS = 10
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_deaths_of_the_worker_are_a_pause(tmp_path: pathlib.Path) -> None:
     """The same tokens as without, from the same engine, which is ready all the time."""
@@ -172,7 +170,6 @@ def _all_beyond(streams: list[SeenStream], seen: list[int]) -> bool:
     return all(len(s.token_ids) > count + 3 for s, count in zip(streams, seen, strict=True))
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
     opened = open_server(tmp_path, executor="null", null_step_s=STEP_S)
@@ -203,7 +200,6 @@ async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
             await wait_until(all_free, "what they had asked for is aborted")
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("streaming", "others"),
@@ -280,7 +276,6 @@ async def kill_again_and_again(server: Server, place: str, *, last: bool = False
         assert last or await server.is_ready()
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_an_engine_is_given_up_and_then_the_last_one(tmp_path: pathlib.Path) -> None:
     with trio.fail_after(3 * DEADLINE_S):
@@ -309,7 +304,6 @@ async def test_an_engine_is_given_up_and_then_the_last_one(tmp_path: pathlib.Pat
             assert "Traceback" not in server.log()
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_a_lost_engine_shows_in_the_exit_code_of_an_orderly_end(
     tmp_path: pathlib.Path,

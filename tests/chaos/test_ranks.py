@@ -24,7 +24,7 @@ from triolet.transports.links.zmq_channel import HubChannel
 
 from ..end_to_end.server import DEADLINE_S, MARK, marked_processes, remains, wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 WORKERS = 3
 # Long against everything else, so that a kill falls into a step.

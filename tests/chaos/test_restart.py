@@ -15,7 +15,6 @@ from ..end_to_end.streams import check_serves
 KILLS = 10
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_kills_never_give_an_engine_up_and_restart_revives_what_crashed(
     tmp_path: pathlib.Path,

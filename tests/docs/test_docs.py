@@ -22,7 +22,7 @@ from triolet.command_line import app
 from ..end_to_end.server import DEADLINE_S, Server, module_server
 from ..house import ROOT
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(

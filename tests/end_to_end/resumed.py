@@ -21,6 +21,7 @@ from .streams import TERMINAL
 TOKENS = 600
 # Behind what a response begins with; events merge while a client is slow.
 BEGUN = 8
+ATTEMPTS = 5
 STORY = "Tell me a story about a fox."
 PENALISED = {"frequency_penalty": 0.4, "repetition_penalty": 1.1}
 SCHEMA = {
@@ -111,8 +112,9 @@ class ResumedCompletion:
     def has_ended(self) -> bool:
         return bool(self.frames) and self.frames[-1][1] == "[DONE]"
 
-    def is_under_way(self) -> bool:
-        return len(self.frames) >= BEGUN and not self.has_ended
+    @property
+    def has_begun(self) -> bool:
+        return len(self.frames) >= BEGUN
 
     async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
         """From the request to the last frame."""
@@ -188,8 +190,9 @@ class ResumedStream:
     def has_ended(self) -> bool:
         return bool(self.events) and self.events[-1]["type"] in TERMINAL
 
-    def is_under_way(self) -> bool:
-        return len(self.events) >= BEGUN and not self.has_ended
+    @property
+    def has_begun(self) -> bool:
+        return len(self.events) >= BEGUN
 
     async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
         """From the request to the last event."""
@@ -256,36 +259,59 @@ async def _stream(
             await trio.sleep(0.05)
 
 
+Stream = ResumedStream | ResumedCompletion
+
+
 async def ask_all(
     server: Server, salt: str, disturb: Callable[[], Awaitable[None]] | None = None
-) -> dict[str, ResumedStream | ResumedCompletion]:
-    """Every kind of stream at once; disturbed once all are under way."""
-    streams: dict[str, ResumedStream | ResumedCompletion] = {}
-    async with server.client() as client, trio.open_nursery() as nursery:
-        for name, body in BODIES.items():
-            runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-            stream = streams[name] = ResumedStream()
-            nursery.start_soon(stream.read, client, {**body, "runtime": runtime})
-        for name, (path, body) in COMPLETIONS.items():
-            completion = streams[name] = ResumedCompletion(path)
-            nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
-        for name, body in MESSAGES.items():
-            runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-            message = streams[name] = ResumedMessage(MESSAGES_PATH)
-            nursery.start_soon(message.read, client, {**body, "runtime": runtime})
-        if disturb is not None:
+) -> dict[str, Stream]:
+    """Every kind of stream at once; disturbed once all are under way.
 
-            def all_are_under_way() -> bool:
-                return all(stream.is_under_way() for stream in streams.values())
+    On a busy machine one may end before the last one is seen to begin: they are asked for again.
+    """
+    async with server.client() as client:
+        for attempt in range(ATTEMPTS):
+            async with trio.open_nursery() as nursery:
+                streams = _begin_all(nursery, client, f"{salt} {attempt}")
+                if disturb is not None and not await _are_under_way(streams):
+                    nursery.cancel_scope.cancel(reason="there is nothing left to disturb")
+                    continue
+                if disturb is not None:
+                    await disturb()
+            return streams
+    raise AssertionError("one had always ended before all were under way")
 
-            await wait_until(all_are_under_way, "all streams are under way")
-            await disturb()
+
+def _begin_all(nursery: trio.Nursery, client: httpx.AsyncClient, salt: str) -> dict[str, Stream]:
+    streams: dict[str, Stream] = {}
+    for name, body in BODIES.items():
+        runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
+        stream = streams[name] = ResumedStream()
+        nursery.start_soon(stream.read, client, {**body, "runtime": runtime})
+    for name, (path, body) in COMPLETIONS.items():
+        completion = streams[name] = ResumedCompletion(path)
+        nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
+    for name, body in MESSAGES.items():
+        runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
+        message = streams[name] = ResumedMessage(MESSAGES_PATH)
+        nursery.start_soon(message.read, client, {**body, "runtime": runtime})
     return streams
 
 
+async def _are_under_way(streams: dict[str, Stream]) -> bool:
+    """Wait until they are, or one has ended before."""
+
+    def is_decided() -> bool:
+        every = streams.values()
+        return all(each.has_begun for each in every) or any(each.has_ended for each in every)
+
+    await wait_until(is_decided, "all streams are under way")
+    return not any(stream.has_ended for stream in streams.values())
+
+
 def check_same(
-    found: dict[str, ResumedStream | ResumedCompletion],
-    wanted: dict[str, ResumedStream | ResumedCompletion],
+    found: dict[str, Stream],
+    wanted: dict[str, Stream],
     *,
     is_held: bool = False,
 ) -> None:

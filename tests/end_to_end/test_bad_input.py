@@ -22,7 +22,7 @@ from triolet.engine.model.bundled import bundled_model_folder
 from .server import DEADLINE_S, Server, module_server
 from .streams import SeenStream, body, check_serves, open_socket
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # Close at once with RST, and throw away what was not sent.
 LINGER_0 = struct.pack("ii", 1, 0)

@@ -17,7 +17,7 @@ from triolet.api.openai.response_id import frontend_of
 from .server import DEADLINE_S, Server, open_server, scrape, wait_until
 from .streams import body
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOKENS = 5
 # Outlasts all looks at it, at the step's length.

@@ -14,7 +14,7 @@ import trio
 from .server import DEADLINE_S, Server, open_server, wait_until
 from .streams import SeenStream, body, open_socket, read_socket
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SOCKETS = 4
 # Twice what a process may be stopped.

@@ -9,7 +9,7 @@ import trio
 
 from .server import DEADLINE_S, Server, module_server
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ADMIN = {"authorization": "Bearer admin"}
 

@@ -104,7 +104,7 @@ async def test_what_was_promised_holds_after_a_kill_of_the_root(tmp_path: pathli
                 assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("kind", ["no folder", "locked", "frontends"])
+@pytest.mark.parametrize("kind", ["no folder", "frontends"])
 async def test_a_folder_that_cannot_be_used_is_one_sentence(
     tmp_path: pathlib.Path, kind: str
 ) -> None:
@@ -115,12 +115,6 @@ async def test_a_folder_that_cannot_be_used_is_one_sentence(
                 folder.write_text("a file")
                 text = await refusal(tmp_path, folder)
                 assert "File exists" in text
-            case "locked":
-                async with open_journaled(tmp_path):
-                    other = tmp_path / "other"
-                    other.mkdir()
-                    text = await refusal(other, folder)
-                    assert "is in use by another server" in text
             case _:
                 async with open_journaled(tmp_path):
                     pass

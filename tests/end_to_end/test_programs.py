@@ -13,7 +13,7 @@ import trio
 from ..house import ROOT
 from .server import DEADLINE_S, MARK, marked_processes, open_server
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 

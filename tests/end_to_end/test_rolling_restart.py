@@ -12,7 +12,7 @@ import trio
 from .server import DEADLINE_S, Server, open_server, wait_until
 from .streams import SeenStream, body, check_serves, open_socket, read_socket, read_sse
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 GO_ON = "requests go on at"
 # Long enough for all engines to begin anew meanwhile; then a frontend serves out.

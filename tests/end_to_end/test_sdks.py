@@ -55,7 +55,6 @@ async def run_client(name: str, server: Server, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_sixteen_lanes_at_once_are_each_as_if_alone(server: Server) -> None:
     seen = await run_client("lanes.py", server, LANES, TOKENS)
@@ -70,7 +69,6 @@ async def test_sixteen_lanes_at_once_are_each_as_if_alone(server: Server) -> Non
     assert began == set(range(LANES))
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_chat_completions_streamed_and_not(server: Server) -> None:
     seen = await run_client("chat.py", server)
@@ -82,7 +80,6 @@ async def test_chat_completions_streamed_and_not(server: Server) -> None:
     assert seen["usage"]["prompt_tokens"] == seen["whole_usage"]["prompt_tokens"] > 1
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_every_parameter_of_the_sdk(server: Server) -> None:
     async with server.client() as client:
@@ -113,7 +110,6 @@ async def test_every_parameter_of_the_sdk(server: Server) -> None:
     assert seen["refused"] == "n"
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server: Server) -> None:
     records = await run_client("cancel.py", slow_server)
@@ -127,7 +123,6 @@ async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server
     assert [record["last"] for record in records[:2]] == ["response.incomplete cancelled"] * 2
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_a_lost_socket_is_resumed_by_retrieve_to_the_token(server: Server) -> None:
     seen = await run_client("resume.py", server, TOKENS_BEFORE)
@@ -151,7 +146,6 @@ def check_conversation(said: dict[str, Any]) -> None:
     assert said["background"][1] == "response.created"
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_functions_that_must_be_called_are(server: Server) -> None:
     seen = await run_client("tools.py", server)
@@ -178,7 +172,6 @@ def fast_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield fast_server
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.skipif(not MODULES.exists(), reason="npm has not installed the SDK")

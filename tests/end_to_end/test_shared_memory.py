@@ -18,7 +18,6 @@ from triolet.nurseries.processes.orphans import child_pids
 from ..engine.kernels.test_shared_memory import needs_huge_pages
 
 pytestmark = [
-    pytest.mark.end_to_end,
     pytest.mark.slow,
     pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels"),
     needs_huge_pages,

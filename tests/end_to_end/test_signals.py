@@ -71,7 +71,6 @@ async def start_stream(nursery: trio.Nursery, server: Server) -> SeenStream:
     return seen
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_tree"),
@@ -109,7 +108,6 @@ async def test_the_first_signal_drains(
             assert "Traceback" not in server.log()
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 @both_signals
 async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.Signals) -> None:
@@ -147,7 +145,6 @@ def log_lines(server: Server) -> list[str]:
     return lines
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "phases"),
@@ -177,7 +174,6 @@ async def test_a_start_has_a_line_for_each_phase_and_a_stop_one(
     assert lines[-1] == "stopped: every process has ended"
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:
     server_of_test = open_server(tmp_path, "1", "1", "0.5", executor="null", null_step_s=STEP_S)
@@ -210,7 +206,6 @@ async def warm_spares(server: Server, *, but: Container[int] = ()) -> dict[str, 
     return found
 
 
-@pytest.mark.end_to_end
 @pytest.mark.slow
 async def test_spares_succeed_are_replaced_and_go_with_the_root(tmp_path: pathlib.Path) -> None:
     with trio.fail_after(2 * DEADLINE_S):

@@ -16,7 +16,7 @@ from triolet.api.openai.response_id import frontend_of
 from .server import DEADLINE_S, Server, module_server, wait_until
 from .streams import SeenStream, body, open_socket, read_socket
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # Connections spread evenly: so many reach both frontends.
 CONNECTIONS = 4

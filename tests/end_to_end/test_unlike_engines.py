@@ -20,7 +20,6 @@ from .server import DEADLINE_S, Server, wait_until
 from .streams import SeenStream, body, read_sse
 
 pytestmark = [
-    pytest.mark.end_to_end,
     pytest.mark.slow,
     pytest.mark.skipif(len(machine_isas()) < 2, reason="one instruction set alone"),
 ]

@@ -17,7 +17,7 @@ import trio
 
 from .server import DEADLINE_S, Server, module_server
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 ADMIN = {"authorization": "Bearer admin"}
 STORY = {
     "input": "Tell me a story about a fox.",

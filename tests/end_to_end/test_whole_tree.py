@@ -20,7 +20,7 @@ from triolet.tests.live_tasks import find_tasks
 from .server import DEADLINE_S, Server, module_server, places, wait_until
 from .streams import SeenStream, body, open_socket, read_socket
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SOCKETS = 8
 LANES = 8

@@ -31,7 +31,6 @@ SHORT = KillOptions(
 )
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
 async def test_every_answer_goes_on_when_an_engine_a_worker_and_a_frontend_are_killed() -> None:
     with trio.fail_after(4 * DEADLINE_S):

@@ -16,7 +16,6 @@ from .browser import CHROMIUM, MISSING, Browser, open_browser
 from .visits import ADMIN_KEY, FOX, USER_KEY, Visit, answer_over_http, open_visit
 
 pytestmark = [
-    pytest.mark.end_to_end,
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason=MISSING),
 ]
