@@ -17,6 +17,9 @@ from ..runtime.frontend.generation import Generator
 
 logger = logging.getLogger(__name__)
 
+# A frontend is ready some tenths of a second before its engines' first counts come.
+FIRST_LOOK_S = 1.0
+
 
 @attrs.define(eq=False)
 class Throughput:
@@ -31,7 +34,15 @@ class Throughput:
     def handle_counts(
         self, engines: Mapping[int, EngineStatistics], now: float
     ) -> dict[str, float] | None:
-        """What is to be said now, by name; None of a server that was idle before, and is."""
+        """What is to be said now, by name.
+
+        None of a server that was idle before, and is, and of the first counts that there are: they
+        say nothing of the time before.
+        """
+        if not self._before:
+            self._before.update(engines)
+            self._at = now
+            return None
         more = [self._more(rank, engines[rank]) for rank in engines] or [(0, 0, 0, 0)]
         prompt, output, queries, hits = map(sum, zip(*more, strict=True))
         elapsed_s, self._at = now - self._at, now
@@ -82,6 +93,9 @@ class ThroughputLog:
         if not self.period_s:
             with waiting_for("its end, as no line is wanted"):
                 await trio.sleep_forever()
+        while not self.generator.statistics().engines:
+            with waiting_for("the first counts of an engine"):
+                await trio.sleep(min(FIRST_LOOK_S, self.period_s))
         while True:
             engines = self.generator.statistics().engines
             said = throughput.handle_counts(engines, trio.current_time())

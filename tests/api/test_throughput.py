@@ -49,7 +49,8 @@ def test_the_next_life_of_an_engine_counts_from_its_beginning() -> None:
 def test_an_engine_that_is_met_had_no_part_in_the_time_before() -> None:
     throughput = Throughput()
     throughput.handle_counts({}, 100.0)
-    said = throughput.handle_counts({0: LATER}, 110.0)
+    assert throughput.handle_counts({0: LATER}, 110.0) is None
+    said = throughput.handle_counts({0: LATER, 1: LATER}, 120.0)
     assert said is not None
     assert said["output_tokens_per_s"] == 0
 
@@ -70,8 +71,12 @@ class CountingEngine(FakeGenerator):
     """Ten tokens more each time that it is looked at."""
 
     output_tokens: int = 0
+    looks_before_its_counts: int = 3
 
     def statistics(self) -> RuntimeStatistics:
+        if self.looks_before_its_counts:
+            self.looks_before_its_counts -= 1
+            return RuntimeStatistics()
         self.output_tokens += 10
         step, tokens = self.output_tokens, self.output_tokens
         return RuntimeStatistics({0: EngineStatistics(step=step, running=1, output_tokens=tokens)})
@@ -90,7 +95,7 @@ async def test_one_line_each_period_by_one_frontend(
     caplog.set_level(logging.INFO)
     log = ThroughputLog(CountingEngine(), period_s, lambda: is_first)
     async with open_service(log.run, name="throughput-log"):
-        await trio.sleep(65)
+        await trio.sleep(3 + 65)  # each second until there are counts
     said = [each.getMessage() for each in caplog.records]
     assert len(said) == lines
     wanted = "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 1.0 tokens/s"
