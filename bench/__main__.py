@@ -51,6 +51,8 @@ BENCHMARKS = {
 }
 # A benchmark that is told to stop stops its servers within it, or is killed.
 STOP_S = 30.0
+# The exit code of what SIGTERM ended, as a shell has it.
+TERMINATED = 128 + signal.SIGTERM
 
 
 class UnknownBenchmark(Exception):
@@ -95,6 +97,9 @@ def run(name: str, words: Sequence[str]) -> str:
         except subprocess.TimeoutExpired:
             stop(benchmark)
             return f"{name} was cut off after {minutes} minutes"
+        except SystemExit:
+            stop(benchmark)
+            raise
     return f"{name} failed ({code})" if code else ""
 
 
@@ -113,6 +118,9 @@ def main() -> None:
     if words[:1] in (["--help"], ["-h"]):
         print(describe())
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    # What a shell began in the background ignores it, and so would all below it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         chosen = parse(words)
     except UnknownBenchmark as error:

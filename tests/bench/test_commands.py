@@ -3,6 +3,10 @@
 import importlib.util
 import json
 import pathlib
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -74,6 +78,19 @@ async def test_json_that_cannot_be_written_is_refused_before_anything_runs(
     options = ThroughputOptions(json=str(tmp_path / "no" / "f.json"))
     with pytest.raises(InvalidParameter, match="json"):
         await throughput(None, options, engine={}, on_event=lambda _: None)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
+    """Also one that a shell began in the background, where SIGINT is ignored."""
+    words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "triolet.bench"]
+    with subprocess.Popen([*words, "step_ring"], stdout=subprocess.PIPE) as run:
+        children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        while not (of_run := children.read_text().split()):
+            time.sleep(0.01)
+        run.terminate()
+        assert run.wait() == 128 + signal.SIGTERM
+    assert not pathlib.Path(f"/proc/{of_run[0]}").exists()
 
 
 def test_words_belong_to_the_benchmark_before_them() -> None:
