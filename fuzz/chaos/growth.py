@@ -31,7 +31,7 @@ class Sample:
     """One process when all was quiet."""
 
     at_s: float
-    pss_bytes: int
+    memory_bytes: int
     descriptors: int
     tasks: int
 
@@ -81,14 +81,14 @@ class Growth:
 def growth_of(process: str, samples: Sequence[Sample]) -> Growth:
     """Of the samples of one life, in order; there is at least one."""
     warm = samples[len(samples) // WARM_UP_PART :]
-    memory = [(each.at_s, each.pss_bytes / 2**20) for each in samples]
+    memory = [(each.at_s, each.memory_bytes / 2**20) for each in samples]
     slope, error = slope_of(memory[-len(warm) :])
     earlier, later = warm[: max(1, len(warm) // 2)], warm[len(warm) // 2 :]
     return Growth(
         process=process,
         seconds=warm[-1].at_s - warm[0].at_s,
         samples=len(warm),
-        mib=warm[-1].pss_bytes / 2**20,
+        mib=warm[-1].memory_bytes / 2**20,
         mib_per_hour=slope * 3600,
         error_mib_per_hour=error * 3600,
         descriptors=(max(s.descriptors for s in earlier), min(s.descriptors for s in later)),

@@ -25,7 +25,7 @@ class Lives:
             if process.tasks is not None:
                 sample = Sample(
                     now,
-                    proportional_bytes(process.pid),
+                    memory_bytes(process.pid),
                     len(open_files(process.pid)),
                     tasks_of(process.tasks),
                 )
@@ -45,10 +45,15 @@ def tasks_of(tree: TaskNode) -> int:
     return 1 + sum(map(tasks_of, tree.children))
 
 
-def proportional_bytes(pid: int) -> int:
-    """Its memory, of what it shares with others its part (PSS); 0 when it is gone."""
+def memory_bytes(pid: int) -> int:
+    """What it has in memory that is no file's; 0 when it is gone.
+
+    Each page counts whole, whoever shares it: of a fork's pages the share in PSS grows whenever
+    another of those forks dies.
+    """
     try:
-        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    kinds = ("RssAnon:", "RssShmem:")
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))

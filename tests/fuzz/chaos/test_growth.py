@@ -51,14 +51,15 @@ def test_growth_that_is_too_much(growing: list[Sample], invariants: list[str]) -
 
 
 def test_what_it_fills_first_is_no_growth() -> None:
-    filling = [Sample(each.at_s, min(each.pss_bytes, 60 * MIB), 40, 60) for each in samples(40.0)]
+    growing = samples(40.0)
+    filling = [Sample(each.at_s, min(each.memory_bytes, 60 * MIB), 40, 60) for each in growing]
     assert growth_of("frontend 0", filling).judge() == []
 
 
 @pytest.mark.parametrize(("every", "invariants"), [(25, []), (5, ["I9"])])
 def test_one_step_that_stays_is_no_growth(every: int, invariants: list[str]) -> None:
     stepping = [
-        attrs.evolve(each, pss_bytes=each.pss_bytes + number // every * MIB)
+        attrs.evolve(each, memory_bytes=each.memory_bytes + number // every * MIB)
         for number, each in enumerate(samples(0.1, scatter=0.1))
     ]
     assert [each.invariant for each in growth_of("root", stepping).judge()] == invariants

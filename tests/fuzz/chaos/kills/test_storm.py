@@ -1,12 +1,14 @@
 """Judgement of a storm's spawns, and samples of lives; storms themselves run in `tests/chaos`."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import trio
 
 from triolet.fuzz.chaos.growth import SAMPLES_MIN
-from triolet.fuzz.chaos.kills.lives import Lives, proportional_bytes, tasks_of
+from triolet.fuzz.chaos.kills.lives import Lives, memory_bytes, tasks_of
 from triolet.fuzz.chaos.kills.storm import is_up, judge_spawns
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 
@@ -49,4 +51,35 @@ async def test_samples_are_of_those_that_live_on() -> None:
 
 
 def test_what_is_gone_has_no_memory() -> None:
-    assert proportional_bytes(2**22 + 1) == 0
+    assert memory_bytes(2**22 + 1) == 0
+
+
+def test_memory_is_the_same_when_who_shares_it_dies() -> None:
+    forks = """
+import os, sys
+held, (reader, writer) = bytearray(b"1" * 2**25), os.pipe()
+fork = os.fork()
+if not fork:
+    os.close(writer)
+    os.read(reader, 1)  # until its parent ends it
+    os._exit(0)
+print(flush=True)
+input()
+os.close(writer)
+os.waitpid(fork, 0)
+print(flush=True)
+input()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", forks], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        found = []
+        for _ in ("shared", "alone"):
+            holder.stdout.readline()
+            found.append(memory_bytes(holder.pid))
+            holder.stdin.write(b"\n")
+            holder.stdin.flush()
+    shared, alone = found
+    assert shared > 2**25
+    assert alone == pytest.approx(shared, abs=2**20)
