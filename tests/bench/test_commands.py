@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from triolet.bench.options import (
     TimelineOptions,
 )
 from triolet.engine.errors import InvalidParameter
+from triolet.fuzz.observers import wait_until
 
 
 @pytest.mark.slow
@@ -81,16 +81,16 @@ async def test_json_that_cannot_be_written_is_refused_before_anything_runs(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
+async def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
     """Also one that a shell began in the background, where SIGINT is ignored."""
     words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "triolet.bench"]
     with subprocess.Popen([*words, "step_ring"], stdout=subprocess.PIPE) as run:
         children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children")
-        while not (of_run := children.read_text().split()):
-            time.sleep(0.01)
+        await wait_until(lambda: bool(children.read_text()), "its benchmark", seconds=60.0)
+        benchmark = pathlib.Path("/proc", children.read_text().strip())
         run.terminate()
         assert run.wait() == 128 + signal.SIGTERM
-    assert not pathlib.Path(f"/proc/{of_run[0]}").exists()
+    assert not benchmark.exists()
 
 
 def test_words_belong_to_the_benchmark_before_them() -> None:
