@@ -26,7 +26,8 @@ from ..http.stream import BoundedStream
 from ..websocket.frames import sent_texts
 from ..websocket.lanes import session_behind
 
-# Lives that may die right after they have begun with a connection: what it asks for kills them.
+# Lives that may die right after they have begun with a connection: what it asks for kills them. One
+# that is killed from outside does not count: the root takes that back (`HeldConnections`).
 LIVES_MAX = 2
 # A process that lives so long after that did not die of it.
 TRIAL_S = 1.0

@@ -30,6 +30,8 @@ class HeldConnection:
     connection_id: int
     slot: int
     phase: HeldPhase = attrs.field(default=HeldPhase.OFFERED, init=False)
+    # How many lives may have died of it when it was passed last: see `ConnectionSlot.lives`.
+    lives: int = attrs.field(default=0, init=False)
 
 
 @attrs.define(eq=False)

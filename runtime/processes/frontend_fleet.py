@@ -328,7 +328,8 @@ class FrontendFleet:
         """A frontend has no workers."""
 
     def handle_fault(self, rank: int, table: bytes) -> None:
-        """A frontend computes no steps."""
+        """A frontend ends by its own fault; one that is killed from outside does not."""
+        self.held.handle_fault(rank)
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""

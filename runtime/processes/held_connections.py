@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ...transports.control.passed_fds import close_fds
-from ...transports.takeover.memory import create_slot_memory, free_slot
+from ...transports.takeover.memory import create_slot_memory, free_slot, read_lives, write_lives
 from ...transports.takeover.tcp import TcpCountsUnknown, is_open, make_countable
 from ..messages import PassConnection
 from .child_process import ChildProcess
@@ -32,6 +32,8 @@ class HeldConnections:
     _slots: dict[int, ConnectionSlots] = attrs.field(factory=dict, init=False)
     # The duplicate of each.
     _sockets: dict[HeldConnection, socket.socket] = attrs.field(factory=dict, init=False)
+    # Ranks whose process is about to be gone by its own fault.
+    _faulty: set[int] = attrs.field(factory=set, init=False)
 
     def open_rank(self, rank: int) -> None:
         """Make slots for this rank, where there are none. Raises `OSError`."""
@@ -103,10 +105,15 @@ class HeldConnections:
         if rank in self._slots:
             self._slots[rank].handle_stopping()
 
+    def handle_fault(self, rank: int) -> None:
+        """The process of this rank ends by its own fault: one of its connections may be why."""
+        self._faulty.add(rank)
+
     def handle_gone(self, rank: int) -> None:
         """The process of this rank has ended: what it had is kept for the next one.
 
-        But not what it had ended, and could not say any more.
+        But not what it had ended, and could not say any more. Unless it was its own fault it has
+        died of none of them.
         """
         if rank not in self._slots:
             return
@@ -114,6 +121,11 @@ class HeldConnections:
         self._release(rank, slots.handle_gone())
         ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
         self._release(rank, slots.handle_ended(ended))
+        if rank not in self._faulty:
+            for held in slots.waiting():
+                if read_lives(self._memory[rank], held.slot) > held.lives:
+                    write_lives(self._memory[rank], held.slot, held.lives)
+        self._faulty.discard(rank)
 
     def handle_given_up(self, rank: int) -> None:
         """No process will have the connections of this rank: clients see their end."""
@@ -129,6 +141,7 @@ class HeldConnections:
         """
         for held in waiting:
             message = PassConnection(held.connection_id, held.slot, is_taken_over=True)
+            held.lives = read_lives(self._memory[rank], held.slot)
             while held.phase is HeldPhase.WAITING and held in self._sockets:
                 try:
                     await child.send(message, timeout_s, [self._sockets[held].fileno()])

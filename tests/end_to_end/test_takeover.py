@@ -9,6 +9,7 @@ import pathlib
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.slow
 # Long enough to be seen running, twice: engines go on while a frontend is away.
 TOKENS = 900
 BEGUN = 10
+# More than may die of a connection, within seconds.
+KILLS = 6
 # Of a restart that waits for nothing; a tenth of its grace.
 RESTARTED_S = 6.0
 LANES = [None, "a", "b", "c"]
@@ -90,6 +93,11 @@ class Lanes:
 async def kill_frontend(server: Server) -> None:
     """Of those that serve, each has one successor at a time."""
     os.kill((await server.pids())["frontend 0"], signal.SIGKILL)
+
+
+async def has_taken_over(server: Server, count: int) -> bool:
+    """Whether its frontends have gone on with so many connections in all."""
+    return (await server.metrics())["connections_taken_over_total"] >= count
 
 
 async def restart_frontend(server: Server) -> None:
@@ -217,3 +225,22 @@ async def test_whole_answers_come_and_connections_are_kept(tmp_path: pathlib.Pat
             counts = await server.metrics()  # but for what a dead life counted last
             assert counts["connections_taken_over_total"] >= len(asked)
             assert counts["connections_lost_total"] == 0
+
+
+async def test_kills_from_outside_are_not_laid_to_a_connection(tmp_path: pathlib.Path) -> None:
+    """Bytes of which two lives may have died are given up, but who is killed dies of none."""
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "1") as server:
+            await server.wait_linked(1, 1)
+            address = httpx.URL(server.url)
+            assert address.port is not None
+            async with await trio.open_tcp_stream(address.host, address.port) as stream:
+                await stream.send_all(b"GET /v1/models HTTP/1.1\r\nconnection: clo")
+                for taken_over in range(KILLS):
+                    goes_on = partial(has_taken_over, server, taken_over)
+                    await wait_until(goes_on, "it goes on")
+                    await kill_frontend(server)
+                await stream.send_all(b"se\r\nhost: localhost\r\n\r\n")
+                answer = b"".join([piece async for piece in stream])
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert (await server.metrics())["connections_lost_total"] == 0

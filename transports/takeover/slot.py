@@ -25,11 +25,10 @@ from typing import Self
 
 import attrs
 
-from .memory import SLOT_BYTES
+from .memory import LIVES, SLOT_BYTES
 
-# Words: the record that counts, how many lives have begun to go on from it, and where that which
-# was appended ends, in each half.
-_LATEST, _LIVES, _ENDS = 0, 1, 2
+# Words, beside `LIVES`: the record that counts, and where what was appended ends, in each half.
+_LATEST, _ENDS = 0, 2
 # A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths.
 _RECORD = struct.Struct("<QQQII")
 # What is appended: input that is kept, lengths of a note and a chunk.
@@ -204,8 +203,8 @@ class ConnectionSlot:
     @property
     def lives(self) -> int:
         """How many owners have begun to go on from the latest record and have not got anywhere."""
-        return self._words[_LIVES]
+        return self._words[LIVES]
 
     @lives.setter
     def lives(self, count: int) -> None:
-        self._words[_LIVES] = count
+        self._words[LIVES] = count

@@ -106,6 +106,7 @@ class SimRoot:
         if self._fatal_deaths > FATAL_DEATHS_MAX:
             raise Violation(f"{tcp.name} has ended {self._fatal_deaths} frontends")
         self.note(f"{serving.epoch} dies of {tcp.name}")
+        self.held.handle_fault(0)
         serving.life.die()
 
     async def connect(self, connection: SimTcp) -> None:
@@ -129,6 +130,14 @@ class SimRoot:
     def free_slot(self, _: int, number: int) -> None:
         """See `transports.takeover.memory`."""
         self.slots.madvise(mmap.MADV_DONTNEED, number * SLOT_BYTES, SLOT_BYTES)
+
+    def load(self, _: int, size: int, place: int) -> bytes:
+        """As `os.pread`, of the slots."""
+        return self.slots[place : place + size]
+
+    def store(self, _: int, data: bytes, place: int) -> None:
+        """As `os.pwrite`, to the slots."""
+        self.slots[place : place + len(data)] = data
 
     def left(self) -> str:
         """What is held for no client; "" for nothing."""

@@ -26,7 +26,7 @@ from ....engine.messages import AddRequest
 from ....engine.process import inproc
 from ....nurseries.tasks.service import first_error
 from ....runtime.processes import held_connections
-from ....transports.takeover import slot, tcp
+from ....transports.takeover import memory, slot, tcp
 from ...doubles import bed as beds
 from ...doubles.bed import open_bed
 from ..simulation import Bug, _folder, _inputs, _run_inline, quiet
@@ -178,6 +178,9 @@ def _simulated(world: TakeoverWorld) -> Iterator[None]:
     def make_socket(fileno: int) -> SimSocket:
         return SimSocket(kernel, fileno)
 
+    slots = SimpleNamespace(
+        pread=lambda *asked: world.root.load(*asked), pwrite=lambda *asked: world.root.store(*asked)
+    )
     limits = SimpleNamespace(getrlimit=lambda _: (2**40, 2**40), RLIMIT_NOFILE=None)
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (trio.to_thread, "run_sync", _run_inline),
@@ -196,6 +199,7 @@ def _simulated(world: TakeoverWorld) -> Iterator[None]:
         (held_connections, "free_slot", lambda *asked: world.root.free_slot(*asked)),
         (connection, "ConnectionSlot", WatchedSlot),
         (takeover, "ConnectionSlot", WatchedSlot),
+        (memory, "os", slots),
         (slot, "INPUT_BYTES", INPUT_BYTES_SIMULATED),
         (held, "INPUT_BYTES", INPUT_BYTES_SIMULATED),
     )

@@ -4,9 +4,9 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -20,8 +20,10 @@ from triolet.runtime.events import (
     ChildReady,
     ChildStopped,
 )
+from triolet.runtime.messages import PassConnection
+from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.held_connections import HeldConnections
-from triolet.transports.takeover.memory import SLOT_BYTES, map_slots
+from triolet.transports.takeover.memory import SLOT_BYTES, map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
 from ..acting import facts_of, fill, running
@@ -285,6 +287,44 @@ def test_one_that_its_process_had_ended_is_closed_when_that_is_gone() -> None:
             client.send(b"later")
         assert [each.slot for each in connections.handle_ready(0, 2)] == [1]
         connections.close()
+
+
+@pytest.mark.parametrize("is_fault", [True, False])
+async def test_who_is_killed_from_outside_has_died_of_no_connection(is_fault: bool) -> None:
+    connections = HeldConnections()
+    connections.open_rank(0)
+    connections.handle_ready(0, 1)
+    memory = connections.memory(0)
+    assert memory is not None
+    with accepted() as (_, server):
+        held = connections.offer(0, server.fileno(), 1)
+        assert held is not None
+        connections.handle_taken(0, held, 1)
+        found = []
+        for epoch in range(2, 5):
+            if is_fault:
+                connections.handle_fault(0)
+            connections.handle_gone(0)
+            waiting = connections.handle_ready(0, epoch)
+            found.append(read_lives(memory, held.slot))
+            await connections.pass_again(0, cast(ChildProcess, Taker(epoch)), waiting, 1.0)
+            write_lives(memory, held.slot, found[-1] + 1)  # as who goes on with it does
+        assert found == ([0, 1, 2] if is_fault else [0, 0, 0])
+        # Who lives for a while says that it did not die of it.
+        write_lives(memory, held.slot, 0)
+        connections.handle_gone(0)
+        assert read_lives(memory, held.slot) == 0
+        connections.close()
+
+
+@attrs.frozen
+class Taker:
+    """A process that takes what it is sent."""
+
+    epoch: int
+
+    async def send(self, message: PassConnection, timeout_s: float, fds: Sequence[int]) -> None:
+        assert message.is_taken_over
 
 
 def test_other_sockets_and_too_many_are_not_held() -> None:
