@@ -84,6 +84,7 @@ class SimRoot:
                 await life.died.wait()
                 self.present = None
                 nursery.cancel_scope.cancel("it is dead")
+            self.held.handle_fault(0)  # it crashed: kills from outside count toward nothing
             self.held.handle_gone(0)
 
     async def _pass_again(self, serving: "ServingLife") -> None:
@@ -106,7 +107,6 @@ class SimRoot:
         if self._fatal_deaths > FATAL_DEATHS_MAX:
             raise Violation(f"{tcp.name} has ended {self._fatal_deaths} frontends")
         self.note(f"{serving.epoch} dies of {tcp.name}")
-        self.held.handle_fault(0)
         serving.life.die()
 
     async def connect(self, connection: SimTcp) -> None:
