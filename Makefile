@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Where bytecode is not kept, each of the tests' servers compiles the package anew: a quarter of its boot.
+# Where bytecode is not kept, each server of the tests compiles the package anew: a quarter of its
+# boot.
 export PYTHONDONTWRITEBYTECODE :=
 # mypy sees the package under its own name, whatever the checkout's folder is called.
 TYPES := .cache/types

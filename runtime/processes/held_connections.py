@@ -115,17 +115,17 @@ class HeldConnections:
         But not what it had ended, and could not say any more. Unless it was its own fault it has
         died of none of them.
         """
+        is_fault = rank in self._faulty
+        self._faulty.discard(rank)
         if rank not in self._slots:
             return
         slots = self._slots[rank]
         self._release(rank, slots.handle_gone())
         ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
         self._release(rank, slots.handle_ended(ended))
-        if rank not in self._faulty:
-            for held in slots.waiting():
-                if read_lives(self._memory[rank], held.slot) > held.lives:
-                    write_lives(self._memory[rank], held.slot, held.lives)
-        self._faulty.discard(rank)
+        for held in () if is_fault else slots.waiting():
+            if read_lives(self._memory[rank], held.slot) > held.lives:
+                write_lives(self._memory[rank], held.slot, held.lives)
 
     def handle_given_up(self, rank: int) -> None:
         """No process will have the connections of this rank: clients see their end."""

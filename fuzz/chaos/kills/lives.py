@@ -48,7 +48,7 @@ def tasks_of(tree: TaskNode) -> int:
 def memory_bytes(pid: int) -> int:
     """What it has in memory that is no file's; 0 when it is gone.
 
-    Each page counts whole, whoever shares it: of a fork's pages the share in PSS grows whenever
+    A page that others share counts whole too: of a fork's pages the share in PSS grows whenever
     another of those forks dies.
     """
     try:
