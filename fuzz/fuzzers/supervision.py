@@ -111,7 +111,8 @@ def _check_decision(
     counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
     if reading.ready_at is not None and now - reading.ready_at >= QUIET_S:
         reading.delays.clear()
-    counts = event.death is not Death.SHORTAGE or not reading.has_been_ready
+    from_outside = event.death in (Death.SHORTAGE, Death.KILLED)
+    counts = not (from_outside and reading.has_been_ready)
     if event.death is Death.KILLED and reading.ready_at is not None:
         assert decision == Restart(event.child, at=now), "killed: at once, whatever was before"
     elif event.death is Death.HOPELESS or (counts and len(counted) >= policy.restart_limit):
@@ -207,7 +208,7 @@ FUZZER = Fuzzer[Event, MakePolicy](
         "failed starts do not back off": _make(_Hasty),
         "a hopeless exit is followed by a restart": _make(_Hopeful),
         "a kill counts": _make(_Counting),
-        "a kill in a boot does not count": _make(_Lenient),
+        "a kill in a boot costs nothing": _make(_Lenient),
         "a shortage counts": _make(_Impatient),
     },
     smoke_rounds=60,

@@ -6,8 +6,9 @@ The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
 not help, so the policy escalates. A *hopeless* exit (the child itself says that no successor could
 do better) escalates at once. One that was *killed* from outside after it had become ready says
-nothing about the child: it is restarted at once, and counts toward nothing. A *shortage* (its owner
-lacks what a run takes) does not count either once it has been ready, but backs off.
+nothing about the child: it is restarted at once, and counts toward nothing. A kill before it was
+ready again and a *shortage* (its owner lacks what a run takes) do not count either once it has been
+ready, but back off: whatever kills or starves it may do so as often as it likes.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
@@ -107,7 +108,7 @@ class SupervisionPolicy:
             record.doublings, record.delayed = 0, False
         if death is Death.KILLED and uptime_s is not None:
             return Restart(child, at=now)
-        counts = death is not Death.SHORTAGE or not record.has_been_ready
+        counts = death is Death.FAULT or not record.has_been_ready
         is_over_limit = counts and len(record.restarts) == self.restart_limit
         if death is Death.HOPELESS or is_over_limit:
             del self._children[child]
