@@ -69,7 +69,7 @@ FUZZER = Fuzzer[Event, Bug](
             *("stream refused", "death by poison", "inexact", "stop noticed"),
             *("sent again", "preempted", "prefix hit", "stray"),
             *("crash between two stores", "crash within a store"),
-            *("came back", "read again finished", "adopter killed", "adopter killed by a stream"),
+            *("came back", "read again finished", "adopter killed", "adopter crashed by a stream"),
             "home goes on at another",
         }
     ),

@@ -164,8 +164,7 @@ class Clients:
                 raise Violation(f"{history.name} is not there any more")
             history.finish("gone")
         elif adopted.generation is None:
-            killed = self.scene.adopters_killed[history.request.frontend]
-            if sum(at >= history.began_at for at in killed) < REBUILD_DEATHS_MAX:
+            if self.scene.killed_by[history.name] < REBUILD_DEATHS_MAX:
                 raise Violation(f"{history.name} was given up, and ended no frontend")
             history.finish("lost")
         elif history.name in self.scene.forgotten.begun and _is_aborted(adopted):

@@ -113,6 +113,13 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.SLOW, at_s=0.0, tokens=20, for_s=0.03),
         Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=24),
     ],
+    # Two lives are killed as they rebuild the same stream.
+    "a kill counts as a stream's": [
+        Setup(),
+        *[_request(number) for number in range(3)],
+        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.0, tokens=20, steps=6),
+        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.3, tokens=20, steps=5),
+    ],
     # Two deaths that are nobody's fault, with the same four in flight, who have passed between.
     "each of many is blamed alone": [
         Setup(engines=1),

@@ -161,7 +161,6 @@ class Injector:
             self.scene.reached["crash between two stores"] += not fault.is_torn
             self.scene.reached["crash within a store"] += fault.is_torn
         is_crash = fault.kind is FaultKind.CRASH_AT_STORE
-        self.scene.note_adopter_killed(process)
         self.scene.kernel.kill(process, signal.SIGSEGV if is_crash else signal.SIGKILL)
 
     def _crash(self, fault: Fault, process: SimProcess) -> None:

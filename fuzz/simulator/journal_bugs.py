@@ -223,6 +223,7 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a journal is freed before that is known", JournalWriter, "_free", _give_back_first),
     ("a journal is freed before a snapshot is there", JournalWriter, "append", _move_base_first),
     ("deaths of adopters are not counted", JournalWriter, "_note_death", nothing),
+    ("a kill counts as a stream's", frontend_homes, "forget_rebuilding", nothing),
     ("an adopted stream is a token behind", adoption, "_flow_of", _token_behind),
     ("an adopted stream is a token ahead", adoption, "_flow_of", _token_ahead),
     ("an adopted stream's journal has its own list", adoption, "_flow_of", _own_list),
@@ -265,7 +266,9 @@ def _with_empty_journal(
     return original(homes, child, home, *asked)
 
 
-def _forget_guests(original: Broken, owners: HomeOwners, rank: int) -> list[int]:
+def _forget_guests(
+    original: Broken, owners: HomeOwners, rank: int, *, is_own_fault: bool
+) -> list[int]:
     for home in owners.guests(rank):
         del owners._guests[home]
     return []

@@ -212,6 +212,7 @@ BREAKS: dict[str, str] = {
     "a journal is freed before that is known": "a reader begins where nothing is left",
     "a journal is freed before a snapshot is there": "a death between loses a whole stream",
     "deaths of adopters are not counted": "one stream ends every life that adopts it",
+    "a kill counts as a stream's": "two kills from outside end an innocent stream",
     "an adopted stream is a token behind": "resume index - 1: a token comes twice after a death",
     "an adopted stream is a token ahead": "resume index + 1: a token is left out after a death",
     "an adopted stream's journal has its own list": "a second death loses what came after a first",

@@ -5,6 +5,7 @@ are simulated. Virtual time passes when nobody can run.
 """
 
 import hashlib
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
@@ -89,13 +90,11 @@ class Scene:
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
     # {frontend rank: what kills its next life, when it has made so many stores, and how}
     ambushes: dict[int, Fault] = attrs.field(factory=dict, init=False)
-    # Of each home, when processes were killed before they had adopted all of it.
-    adopters_killed: dict[int, list[float]] = attrs.field(factory=dict, init=False)
     forgotten: Forgotten = attrs.field(factory=Forgotten, init=False)
     # {seed of a request: choices that may go on, of lives that died before their client had them}
     unseen: Counter[int] = attrs.field(factory=Counter, init=False)
     # {seed of a request: engines that were killed for it}, and {name: frontends}
-    _killed_by: Counter[int | str] = attrs.field(factory=Counter, init=False)
+    killed_by: Counter[int | str] = attrs.field(factory=Counter, init=False)
     _epochs: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -223,10 +222,10 @@ class Scene:
             executor.fail("hang" if request.hangs else "crash")
             return
         self.kernel.kill(executor.process)
-        self._killed_by[seed] += 1
+        self.killed_by[seed] += 1
         lives = 1 + sum(each.lives for each in self.histories if each.request is request)
-        if self._killed_by[seed] > lives * self.settings.replay.replay_attempts_max:
-            self.fail(f"{request.name} has ended {self._killed_by[seed]} engines")
+        if self.killed_by[seed] > lives * self.settings.replay.replay_attempts_max:
+            self.fail(f"{request.name} has ended {self.killed_by[seed]} engines")
 
     def _prepare(self, frontend: Frontend) -> None:
         frontend.client.clock_ns = lambda: int(trio.current_time() * 1e9)
@@ -240,17 +239,9 @@ class Scene:
         def die() -> None:
             self.reached["crash"] += 1
             self.reached["adopter killed"] += 1
-            self.note_adopter_killed(process)
             self.kernel.kill(process)
 
         process.stores.plan_death(fault.steps % AMBUSH_STORES, die, is_torn=fault.is_torn)
-
-    def note_adopter_killed(self, process: SimProcess) -> None:
-        """It is about to be, in the midst of its adoption of a home perhaps."""
-        owners = self.root.frontends.homes.owners
-        for home in (owners.own(process.rank), *owners.guests(process.rank)):
-            if home is not None and self.frontends.get(home) is not process:
-                self.adopters_killed.setdefault(home, []).append(trio.current_time())
 
     def handle_rebuilding(self, process: SimProcess, word: int) -> None:
         """A frontend's journal says that this stream is being rebuilt."""
@@ -260,12 +251,11 @@ class Scene:
                 continue
             if self.frontends.get(history.request.frontend) is process or not process.is_alive:
                 continue
-            self._killed_by[name] += 1
-            self.reached["adopter killed by a stream"] += 1
-            if self._killed_by[name] > REBUILD_DEATHS_MAX:
-                self.fail(f"{name} has ended {self._killed_by[name]} frontends that adopted it")
-            self.note_adopter_killed(process)
-            self.kernel.kill(process)
+            self.killed_by[name] += 1
+            self.reached["adopter crashed by a stream"] += 1
+            if self.killed_by[name] > REBUILD_DEATHS_MAX:
+                self.fail(f"{name} has ended {self.killed_by[name]} frontends that adopted it")
+            self.kernel.kill(process, signal.SIGSEGV)
 
     def _judge_adopted(self, process: SimProcess, home: int, adopted: list[AdoptedStream]) -> None:
         """All that clients have seen of what they may come back to must be there again."""

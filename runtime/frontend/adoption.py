@@ -6,7 +6,8 @@ the RESYNCs name them; then their tokens into their flows, where they become tex
 again: there may be thousands. Readers see one stream: the same tokens, in the same pieces of text.
 
 A stream during whose adoption two lives have died is left alone: it would end every one. Only its
-API hears of it still, to say so; if that ends two more, it is forgotten.
+API hears of it still, to say so; if that ends two more, it is forgotten. A life that was killed
+from outside has died of none: the root says so, see `journal.memory.forget_rebuilding`.
 """
 
 import time
@@ -140,7 +141,7 @@ class AdoptedStream:
         self.note_rebuilt()
 
     def note_rebuilding(self) -> None:
-        """From now on a death of this process counts as one of this stream's."""
+        """From now on a death of this process by its own fault counts as one of this stream's."""
         self._journal.note_rebuilding(self.name)
 
     def note_rebuilt(self) -> None:

@@ -39,7 +39,7 @@ from .streams import JournalStreams
 
 # Of old disks; a multiple of it is written whole or not at all by all others.
 SECTOR_BYTES: Final = 512
-_REBUILDING_SECTOR: Final = 3
+DISK_REBUILDING_AT: Final = 3 * SECTOR_BYTES
 DISK_HEADER_BYTES: Final = 4 * SECTOR_BYTES
 # A file may end earlier; what is beyond is no position of any.
 POSITION_MAX: Final = 2**62
@@ -117,7 +117,7 @@ def read_disk_header(file: DiskFile) -> tuple[JournalHeader, Checkpoint]:
     checkpoint = max(found, key=lambda each: each.number)
     if not DISK_HEADER_BYTES <= header.segment_bytes <= checkpoint.begin <= POSITION_MAX:
         raise JournalUnreadable(f"the journal begins at {checkpoint.begin}")
-    (rebuilding,) = _WORD.unpack_from(data, _REBUILDING_SECTOR * SECTOR_BYTES)
+    (rebuilding,) = _WORD.unpack_from(data, DISK_REBUILDING_AT)
     begin = checkpoint.begin
     # Where the size was lost, so are the records.
     fill = max(size, begin)
@@ -199,7 +199,7 @@ class DiskJournal:
                 self._store_checkpoint()
         else:
             assert position == REBUILDING_AT
-            self.file.write(_REBUILDING_SECTOR * SECTOR_BYTES, _WORD.pack(value))
+            self.file.write(DISK_REBUILDING_AT, _WORD.pack(value))
             self._note_unsynced()
 
     def free(self, begin: int, end: int) -> None:

@@ -12,22 +12,35 @@ another process has been seen to read.
 
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
 
 from ...transports.sparse_memory import create_sparse_memory, punch_hole
-from .records import HEADER_BYTES, SEGMENT_BYTES, JournalHeader
+from .records import HEADER_BYTES, REBUILDING_TERM_SHIFT, SEGMENT_BYTES, JournalHeader
 
 # More than a frontend writes in any life: years at 100 MB/s.
 SIZE_BYTES = 2**56
+_WORD = struct.Struct("<Q")
 
 
 def create_journal(home: int, segment_bytes: int = SEGMENT_BYTES) -> int:
     """The descriptor of an empty journal, the caller's to close. Raises `OSError`."""
     head = JournalHeader(home=home, segment_bytes=segment_bytes).fresh()
     return create_sparse_memory(f"triolet-journal-{home}", SIZE_BYTES, head)
+
+
+def forget_rebuilding(fd: int, position: int, term: int) -> None:
+    """The life of this term is gone and died of no stream: no next one is to find that it did.
+
+    `position` is the word's that says which stream is rebuilt; that of an earlier life stays.
+    Raises `OSError`.
+    """
+    (word,) = _WORD.unpack(os.pread(fd, _WORD.size, position))
+    if word >> REBUILDING_TERM_SHIFT == term:
+        os.pwrite(fd, _WORD.pack(0), position)
 
 
 @attrs.frozen

@@ -199,11 +199,12 @@ class ChildProcess:
 class ChildPlan:
     """What to run as one child, and its callbacks.
 
-    `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, as soon as
-    the death is seen, which may be before its workers are gone; `on_failing` as soon as it can be
-    known, and `on_fault` before that the page's table, of a death that may be a step's fault;
-    `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The child
-    and its workers have `slots` on its progress page. `patience_s`, `blocked_s`: see `HangWatch`.
+    `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, and
+    `is_own_fault` (see `ProcessOwner.handle_gone`), as soon as the death is seen, which may be
+    before its workers are gone; `on_failing` as soon as it can be known, and `on_fault` before that
+    the page's table, of a death that may be a step's fault; `on_hung` the cause where only a worker
+    is killed. `on_message`: see `ChildProcess`. The child and its workers have `slots` on its
+    progress page. `patience_s`, `blocked_s`: see `HangWatch`.
     """
 
     spec: ProcessSpec
@@ -220,7 +221,7 @@ class ChildPlan:
     on_failing: Callable[[str], None] = lambda cause: None
     on_fault: Callable[[bytes], None] = lambda table: None
     on_hung: Callable[[str], None] = lambda cause: None
-    on_gone: Callable[[str], None]
+    on_gone: Callable[..., None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
     slots: int = 1
@@ -240,7 +241,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
     """
     name = plan.spec.name
     child: ChildProcess | None = None
-    cause = "was stopped"
+    cause, is_own_fault = "was stopped", False
     on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
     try:
         async with _open_child(plan) as (process, page):
@@ -259,14 +260,14 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
             finally:
                 await _end(child, plan.ladder)
     except Exception as error:
-        cause = _predicate(error)
+        cause, is_own_fault = _judge(error, None if child is None else child.hung)
         if isinstance(error, BootRefused):
             on_end = None  # reported once, by the error
         elif not (isinstance(error, ProcessDied) and error.exit.has_handed_over):
             on_end = ChildGone(name, plan.epoch, cause)
         raise
     finally:
-        plan.on_gone(cause)
+        plan.on_gone(cause, is_own_fault=is_own_fault)
         try:
             if child is not None:
                 await child.wait_workers_gone(plan.ladder.kill_s)
@@ -282,19 +283,19 @@ async def _open_child(plan: ChildPlan) -> AsyncIterator[tuple[Process, ProgressP
             yield process, page
 
 
-def _predicate(error: Exception) -> str:
-    """What the child did, as the end of a sentence about it."""
+def _judge(error: Exception, hung: Hang | None) -> tuple[str, bool]:
+    """What the child did, as the end of a sentence about it, and whether it was its own fault."""
     match error:
         case ProcessDied():
-            return error.exit.cause
+            return error.exit.cause, error.exit.is_own_fault
         case ProcessHung():
-            return error.cause
+            return error.cause, hung is not None and hung.is_own_fault
         case BootRefused():
-            return f"refused to start: {error}"
+            return f"refused to start: {error}", False
         case HandshakeError():
-            return f"did not come up: {error}"
+            return f"did not come up: {error}", True
         case _:  # it could not be spawned, or outlived SIGKILL
-            return f"failed: {error}"
+            return f"failed: {error}", False
 
 
 async def _end(child: ChildProcess, ladder: LadderTimes) -> None:

@@ -156,7 +156,7 @@ class EngineFleet:
             self.on_event(EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before))
         self.on_membership(self.directory.handle_ready(rank, engine))
 
-    def handle_gone(self, rank: int, cause: str) -> None:
+    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """An engine is gone; frontends end or move its streams."""
         self.on_membership(self.directory.handle_gone(rank, cause))
 

@@ -328,16 +328,15 @@ class FrontendFleet:
         """A frontend has no workers."""
 
     def handle_fault(self, rank: int, table: bytes) -> None:
-        """A frontend ends by its own fault; one that is killed from outside does not."""
-        self.held.handle_fault(rank)
+        """A frontend computes no steps."""
 
-    def handle_gone(self, rank: int, cause: str) -> None:
+    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""
         if self._counters is not None:
             self._counters.retire(rank)
         self.balancer.handle_gone(rank)
-        self.held.handle_gone(rank)
-        self.homes.handle_gone(rank)
+        self.held.handle_gone(rank, is_own_fault=is_own_fault)
+        self.homes.handle_gone(rank, is_own_fault=is_own_fault)
         self._publish_states()
         self.notify()
 

@@ -4,6 +4,7 @@ The shell over `HomeOwners` and `FrontendDirectory`. A journal is made with its 
 every process that has it; it ends when the home is lost, or the server ends.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -13,7 +14,9 @@ import trio
 
 from ...engine.messages import FrontendAddress, FrontendMembership
 from ...transports.control.passed_fds import close_fds
-from ..journal.memory import create_journal
+from ..journal.disk import DISK_REBUILDING_AT
+from ..journal.memory import create_journal, forget_rebuilding
+from ..journal.records import REBUILDING_AT
 from ..messages import (
     ForeignCall,
     ForeignReply,
@@ -117,13 +120,23 @@ class FrontendHomes:
         address = FrontendAddress(home, self._terms[home], input_endpoint, output_endpoint)
         self.on_membership(self.directory.handle_ready(address))
 
-    def handle_gone(self, rank: int) -> None:
+    def handle_gone(self, rank: int, *, is_own_fault: bool) -> None:
         """The process of this rank is gone: what it has had awaits the next one."""
+        if not is_own_fault:
+            self._forget_rebuilding(rank)
         for home in [self.owners.own(rank), *self.owners.hosted(rank)]:
             if home is not None:
                 self._died_ns[home] = time.monotonic_ns()
                 self.on_membership(self.directory.handle_gone(home))
-        self._lose(self.owners.handle_gone(rank))
+        self._lose(self.owners.handle_gone(rank, is_own_fault=is_own_fault))
+
+    def _forget_rebuilding(self, rank: int) -> None:
+        """Its process died of no stream, whatever it was at."""
+        position = REBUILDING_AT if self.folder is None else DISK_REBUILDING_AT
+        for home in [self.owners.own(rank), *self.owners.begun(rank)]:
+            if home in self._journals and home in self._terms:
+                with contextlib.suppress(OSError):  # of a disk; then it counts
+                    forget_rebuilding(self._journals[home], position, self._terms[home])
 
     def handle_given_up(
         self, rank: int, ready: Container[int], excluded: Container[int]

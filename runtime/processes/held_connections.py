@@ -32,8 +32,6 @@ class HeldConnections:
     _slots: dict[int, ConnectionSlots] = attrs.field(factory=dict, init=False)
     # The duplicate of each.
     _sockets: dict[HeldConnection, socket.socket] = attrs.field(factory=dict, init=False)
-    # Ranks whose process is about to be gone by its own fault.
-    _faulty: set[int] = attrs.field(factory=set, init=False)
 
     def open_rank(self, rank: int) -> None:
         """Make slots for this rank, where there are none. Raises `OSError`."""
@@ -105,25 +103,19 @@ class HeldConnections:
         if rank in self._slots:
             self._slots[rank].handle_stopping()
 
-    def handle_fault(self, rank: int) -> None:
-        """The process of this rank ends by its own fault: one of its connections may be why."""
-        self._faulty.add(rank)
-
-    def handle_gone(self, rank: int) -> None:
+    def handle_gone(self, rank: int, *, is_own_fault: bool) -> None:
         """The process of this rank has ended: what it had is kept for the next one.
 
         But not what it had ended, and could not say any more. Unless it was its own fault it has
         died of none of them.
         """
-        is_fault = rank in self._faulty
-        self._faulty.discard(rank)
         if rank not in self._slots:
             return
         slots = self._slots[rank]
         self._release(rank, slots.handle_gone())
         ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
         self._release(rank, slots.handle_ended(ended))
-        for held in () if is_fault else slots.waiting():
+        for held in () if is_own_fault else slots.waiting():
             if read_lives(self._memory[rank], held.slot) > held.lives:
                 write_lives(self._memory[rank], held.slot, held.lives)
 

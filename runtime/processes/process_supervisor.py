@@ -47,8 +47,12 @@ class ProcessOwner(Protocol):
     def handle_fault(self, rank: int, table: bytes) -> None:
         """What it computed may have ended it; `table` follows the slots of its progress page."""
 
-    def handle_gone(self, rank: int, cause: str) -> None:
-        """It has ended, in whatever phase; its workers may not be gone yet."""
+    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
+        """It has ended, in whatever phase; its workers may not be gone yet.
+
+        By its own fault if what it did ended it, or kept it from being ready: not if it was killed
+        from outside, or stopped in order.
+        """
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """It sent a message for its owner, who owns the descriptors from now on."""
@@ -219,11 +223,11 @@ class ProcessSupervisor:
             self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))
             task_status.started()
 
-        def handle_gone(cause: str) -> None:
+        def handle_gone(cause: str, *, is_own_fault: bool) -> None:
             self.booting.pop(rank, None)
             self.ready.pop(rank, None)
             self.readiness.handle_starting(name)
-            self.owner.handle_gone(rank, cause)
+            self.owner.handle_gone(rank, cause, is_own_fault=is_own_fault)
 
         # Before the owner begins anything: from there on what is begun is ended by the child.
         spawned = await self.spares.take()

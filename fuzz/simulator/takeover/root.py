@@ -84,8 +84,8 @@ class SimRoot:
                 await life.died.wait()
                 self.present = None
                 nursery.cancel_scope.cancel("it is dead")
-            self.held.handle_fault(0)  # it crashed: kills from outside count toward nothing
-            self.held.handle_gone(0)
+            # It crashed: kills from outside count toward nothing.
+            self.held.handle_gone(0, is_own_fault=True)
 
     async def _pass_again(self, serving: "ServingLife") -> None:
         await serving.ready.wait()

@@ -10,8 +10,8 @@ comes back: a rank that is revived gets a fresh one, with the next number.
      +------ no journal, or no rank left ---------------------------------------------> LOST
 
 A home goes from hand to hand once only: what is in it may be what its frontends died of. A life
-that dies after it has gone on with all of it is no sign of that, and the next one of its rank does
-the same; one that dies before is counted.
+that dies after it has gone on with all of it is no sign of that, nor is one that is killed from
+outside, and the next one of its rank does the same; one that dies before of itself is counted.
 
 Sans-IO: ranks that come and go in, homes out.
 """
@@ -20,7 +20,7 @@ from collections.abc import Collection
 
 import attrs
 
-# As of one stream, see `frontend.adoption`: lives that died while they adopted a home.
+# As of one stream, see `frontend.adoption`: lives that died of themselves as they adopted a home.
 GUEST_DEATHS_MAX = 2
 # What two hex digits of an id can name.
 HOMES_MAX = 256
@@ -80,6 +80,10 @@ class HomeOwners:
         """Homes beside its own that this rank is to go on with, or does."""
         return [home for home, guest in self._guests.items() if guest.host == rank]
 
+    def begun(self, rank: int) -> list[int]:
+        """Those of them that its present process was asked to go on with."""
+        return [home for home in self.guests(rank) if self._guests[home].is_begun]
+
     def hosted(self, rank: int) -> list[int]:
         """Those of them that its present process has."""
         return [home for home in self.guests(rank) if self._guests[home].is_hosted]
@@ -117,12 +121,12 @@ class HomeOwners:
         guest.is_hosted = True
         return True
 
-    def handle_gone(self, rank: int) -> list[int]:
+    def handle_gone(self, rank: int, *, is_own_fault: bool) -> list[int]:
         """The process of this rank has ended. Returns the homes that are lost by it."""
         lost = []
         for home in self.guests(rank):
             guest = self._guests[home]
-            guest.deaths += guest.is_begun and not guest.is_hosted
+            guest.deaths += is_own_fault and guest.is_begun and not guest.is_hosted
             guest.is_begun = guest.is_hosted = False
             if guest.deaths >= GUEST_DEATHS_MAX:
                 del self._guests[home]

@@ -114,7 +114,7 @@ def test_a_stream_ends_two_lives_that_adopt_it_and_no_more() -> None:
     cursed = attrs.evolve(REQUEST, max_tokens=40, ends_adopters=True)
     kill = Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.0, tokens=40)
     reached = simulate([Setup(), cursed, *innocents(3), kill]).reached
-    assert reached["adopter killed by a stream"] == 2
+    assert reached["adopter crashed by a stream"] == 2
     assert reached["stream lost"] == 1
     assert reached["stream finished"] == 3
 

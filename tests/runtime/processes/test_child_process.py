@@ -69,6 +69,7 @@ class Owner:
     slots: int = 2
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
+    own_faults: list[bool] = attrs.field(factory=list)
     failing: list[str] = attrs.field(factory=list)
     spawned: list[ChildProcess] = attrs.field(factory=list)
 
@@ -87,7 +88,7 @@ class Owner:
             on_spawned=self.spawned.append,
             on_ready=lambda child, _: self.diary(child),
             on_failing=self.failing.append,
-            on_gone=self.gone.append,
+            on_gone=self._handle_gone,
             slots=self.slots,
             blocked_s=self.blocked_s,
             on_message=self._refuse_message,
@@ -97,6 +98,10 @@ class Owner:
             run_id="r", rank=0, epoch=1, settings=settings, membership=FrontendMembership(0, [])
         )
         await run_child_process(plan, msgspec.msgpack.encode(init))
+
+    def _handle_gone(self, cause: str, *, is_own_fault: bool) -> None:
+        self.gone.append(cause)
+        self.own_faults.append(is_own_fault)
 
     def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
         raise AssertionError(f"{message} is not an acting engine's")
@@ -131,8 +136,18 @@ async def test_a_death_is_told_with_its_cause() -> None:
             child.process.send_signal(signal.SIGKILL)
             await trio.sleep_forever()
     assert owner.gone == ["was killed by SIGKILL"]
+    assert owner.own_faults == [False]
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
     assert owner.diary.of(ChildProgress) == [ChildProgress("engine 0", "load", 0.5)]
+
+
+async def test_a_crash_is_its_own_fault() -> None:
+    owner = Owner("ready")
+    with pytest.RaisesGroup(ProcessDied):
+        async with owner.running():
+            (await owner.wait_ready()).process.send_signal(signal.SIGSEGV)
+            await trio.sleep_forever()
+    assert owner.own_faults == [True]
 
 
 async def test_a_start_is_told_phase_by_phase() -> None:
@@ -189,7 +204,7 @@ async def test_a_refusal_is_one_sentence_and_no_death() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(BootRefused) as caught:
         await owner.run()
     assert str(caught.value) == "/m: is truncated"
-    assert owner.gone == ["refused to start: /m: is truncated"]
+    assert (owner.gone, owner.own_faults) == (["refused to start: /m: is truncated"], [False])
     assert owner.diary.of(ChildGone) == []  # the error tells it, once
 
 
@@ -198,6 +213,7 @@ async def test_a_child_that_does_not_come_up_is_stopped() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(HandshakeTimeout):
         await owner.run()
     assert owner.gone[0].startswith("did not come up: engine 0 made no progress for ")
+    assert owner.own_faults == [True]
 
 
 async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
@@ -227,6 +243,7 @@ async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
                 await trio.sleep_forever()
     cause = "hung: stopped for 0.5 s"
     assert owner.failing == owner.gone == [cause]
+    assert owner.own_faults == [False]
     assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, cause)]
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, cause)]
 
@@ -237,7 +254,7 @@ async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_fo
         async with owner.running():
             await owner.wait_gone()
             await trio.sleep_forever()
-    assert owner.gone == ["hung: asleep for 0.2 s"]
+    assert (owner.gone, owner.own_faults) == (["hung: asleep for 0.2 s"], [True])
     assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, owner.gone[0])]
 
 

@@ -221,7 +221,7 @@ async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name(
     async def run_child(plan: ChildPlan, init: bytes) -> None:
         if plan.spec.name == "engine 0":
             await bed.diary.wait_for(ChildReady)
-            plan.on_gone("was killed by SIGKILL")
+            plan.on_gone("was killed by SIGKILL", is_own_fault=False)
             raise stuck
         await run_child_process(plan, init)
 

@@ -280,7 +280,7 @@ def test_one_that_its_process_had_ended_is_closed_when_that_is_gone() -> None:
             connections.handle_taken(0, held, 1)
         server.shutdown(socket.SHUT_WR)
         server.close()
-        connections.handle_gone(0)
+        connections.handle_gone(0, is_own_fault=False)
         client.send(b"late")
         assert client.recv(10) == b""
         with pytest.raises(BrokenPipeError):  # the kernel has answered by a reset
@@ -302,9 +302,7 @@ async def test_who_is_killed_from_outside_has_died_of_no_connection(is_fault: bo
         connections.handle_taken(0, held, 1)
         found = []
         for epoch in range(2, 5):
-            if is_fault:
-                connections.handle_fault(0)
-            connections.handle_gone(0)
+            connections.handle_gone(0, is_own_fault=is_fault)
             waiting = connections.handle_ready(0, epoch)
             found.append(read_lives(memory, held.slot))
             await connections.pass_again(0, cast(ChildProcess, Taker(epoch)), waiting, 1.0)
@@ -312,7 +310,7 @@ async def test_who_is_killed_from_outside_has_died_of_no_connection(is_fault: bo
         assert found == ([0, 1, 2] if is_fault else [0, 0, 0])
         # Who lives for a while says that it did not die of it.
         write_lives(memory, held.slot, 0)
-        connections.handle_gone(0)
+        connections.handle_gone(0, is_own_fault=False)
         assert read_lives(memory, held.slot) == 0
         connections.close()
 

@@ -66,7 +66,7 @@ class Owner:
                 self.processes.restart(0)
             raise self.end
         finally:
-            plan.on_gone(cause)
+            plan.on_gone(cause, is_own_fault=False)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         assert self.processes.present() == {}, "a successor is started after the end alone"
@@ -77,7 +77,7 @@ class Owner:
         assert (self.processes.ready, self.processes.booting) == ({rank: child}, {})
         self.told.append((payload.decode(), child.epoch))
 
-    def handle_gone(self, rank: int, cause: str) -> None:
+    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         assert self.processes.present() == {}
         self.told.append((cause, self.told[-1][1]))
 

@@ -38,18 +38,22 @@ def test_without_another_rank_its_home_stays_its_own() -> None:
 def test_two_lives_that_die_as_they_adopt_it_are_enough() -> None:
     owners = HomeOwners(2)
     owners.handle_given_up(0, [1])
-    assert owners.handle_gone(1) == [], "it was not asked yet"
+    assert owners.handle_gone(1, is_own_fault=True) == [], "it was not asked yet"
     for _ in range(3):  # those that have it may die as often as they like
         owners.handle_begun(0)
         assert owners.hosted(1) == []
         assert owners.handle_hosted(1, 0)
         assert owners.hosted(1) == [0]
-        assert owners.handle_gone(1) == []
+        assert owners.handle_gone(1, is_own_fault=True) == []
+    for _ in range(3):  # and those that are killed from outside
+        owners.handle_begun(0)
+        assert owners.begun(1) == [0]
+        assert owners.handle_gone(1, is_own_fault=False) == owners.begun(1) == []
     for _ in range(GUEST_DEATHS_MAX - 1):
         owners.handle_begun(0)
-        assert owners.handle_gone(1) == []
+        assert owners.handle_gone(1, is_own_fault=True) == []
     owners.handle_begun(0)
-    assert owners.handle_gone(1) == [0]
+    assert owners.handle_gone(1, is_own_fault=True) == [0]
     assert owners.lost() == [0]
 
 
@@ -99,7 +103,7 @@ def test_whatever_comes_each_home_has_one_place(count: int, data: st.DataObject)
                     owners.handle_begun(home)
                     assert owners.host(home) == rank
             case "gone":
-                owners.handle_gone(rank)
+                owners.handle_gone(rank, is_own_fault=data.draw(st.booleans()))
                 assert owners.hosted(rank) == []
         owners.check_invariants()
         for home in owners.lost():
