@@ -85,6 +85,7 @@ SECONDS_OF_TIER = {
     "install": "TRIOLET_SECONDS_INSTALL",
     "lint and types": "TRIOLET_SECONDS_LINT",
 }
+THRESHOLDS = gc.get_threshold()
 _BEGAN_S = time.monotonic()
 _spent_s: dict[str, float] = defaultdict(float)
 for _name, _variable in SECONDS_OF_TIER.items():
@@ -122,10 +123,11 @@ def _freeze() -> None:
     """Nothing that a file of tests loaded is looked at again by the collector of garbage.
 
     Without it, a collection in the middle of a later test stops it for half a second or more, and
-    what it watches may be over by then.
+    what it watches may be over by then. Nor are a server's thresholds, which it may have set, ours.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

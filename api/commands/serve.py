@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from ...nurseries.logs import open_log
+from ...nurseries.processes.heap import settle_quiet_heap
 from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.service import start_service
@@ -51,10 +52,12 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
 
 
 def _report(plan: ServePlan, on_event: OnEvent, event: RunEvent) -> None:
-    """Report it; print where the page of `--demo` is."""
+    """Report it. Once it serves: print where the page of `--demo` is, and tidy up."""
     on_event(event)
-    if isinstance(event, Serving) and plan.demo_token:
-        print_whole(f"{event.url}/#token={plan.demo_token}")
+    if isinstance(event, Serving):
+        if plan.demo_token:
+            print_whole(f"{event.url}/#token={plan.demo_token}")
+        settle_quiet_heap()
 
 
 def _allow_descriptors() -> None:

@@ -15,11 +15,13 @@ import trio
 from triolet.nurseries.processes.boot import EXIT_ORPHANED, maker_of
 from triolet.nurseries.processes.heap import (
     MIDDLE_PER_OLD,
+    QUIET_YOUNG_OBJECTS,
     YOUNG_OBJECTS,
     YOUNG_PER_MIDDLE,
     relax_collector,
     settle_heap,
     settle_modules,
+    settle_quiet_heap,
 )
 from triolet.nurseries.processes.last_words import LAST_WORDS_BYTES_MAX, LastWords, write_last_words
 from triolet.nurseries.processes.process import ProcessSpec, open_process
@@ -151,6 +153,19 @@ def test_cycles_that_come_later_are_collected_without_being_asked() -> None:
         del kept
     assert cycle() is None
     assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+
+
+def test_in_a_quiet_process_cycles_of_what_is_old_are_collected_soon() -> None:
+    settle_quiet_heap()
+    cycle = make_cycle()
+    node = cycle()
+    gc.collect(1)  # as old as can be
+    del node
+    kept: list[list[int]] = [[] for _ in range(QUIET_YOUNG_OBJECTS)]
+    for _ in range(30 * QUIET_YOUNG_OBJECTS):
+        make_cycle()
+    assert cycle() is None
+    assert kept
 
 
 def test_modules_are_not_looked_at_again_and_nothing_is_collected() -> None:
