@@ -84,20 +84,25 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
 async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
     """What `main` returns. A signal cancels it: its server must not outlive the command.
 
-    Raises what `main` raises, or `SystemExit` when a signal came.
+    Nor may a second one, as `timeout` sends it, cut that short. Raises what `main` raises, or
+    `SystemExit` when a signal came.
     """
+    stop = trio.CancelScope()
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            await nursery.start(_cancel_when_terminated, nursery.cancel_scope)
-            value = await main()
+            await nursery.start(_cancel_when_terminated, stop)
+            with stop:
+                value = await main()
             nursery.cancel_scope.cancel("the command is through")
-            return value
-    raise SystemExit(EXIT_TERMINATED)
+    if stop.cancelled_caught:
+        raise SystemExit(EXIT_TERMINATED)
+    return value
 
 
 async def _cancel_when_terminated(
     scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
+    """Task, outside of the scope that it cancels: no signal is lost."""
     with trio.open_signal_receiver(*TERMINATIONS) as signals:
         task_status.started()
         async for number in signals:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import trio
+import trio.testing
 
 from triolet.api.commands.exits import (
     EXIT_ENGINE_LOST,
@@ -82,7 +83,9 @@ def test_a_reader_who_leaves_ends_the_command_without_a_traceback() -> None:
 
 
 @pytest.mark.parametrize("number", TERMINATIONS)
-async def test_a_signal_cancels_and_lets_it_clean_up(number: signal.Signals) -> None:
+async def test_a_signal_cancels_and_no_other_cuts_its_clean_up_short(
+    number: signal.Signals,
+) -> None:
     cleaned = False
 
     async def main() -> None:
@@ -91,6 +94,10 @@ async def test_a_signal_cancels_and_lets_it_clean_up(number: signal.Signals) -> 
         try:
             await trio.sleep_forever()
         finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                os.kill(os.getpid(), number)
+                await trio.testing.wait_all_tasks_blocked()
             cleaned = True
 
     with pytest.raises(SystemExit) as ended:
