@@ -5,15 +5,18 @@ compared with undisturbed ones of the same server, prompts whose undisturbed ans
 A client that lost its server waits until it serves again.
 """
 
+import itertools
 import pathlib
 import random
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 
 import attrs
 import trio
 
+from ....engine.errors import InvalidParameter
 from ...observers import NotInTime, wait_until
 from .. import faults
 from ..clients import Lost
@@ -78,6 +81,8 @@ class TargetCampaign:
         outcome = FaultOutcome(number, "", "")
         for outcome.attempts in range(1, ATTEMPTS_MAX + 1):
             found = self.run.processes()
+            if not found:
+                raise self.run.ended()
             pid, name = found[int(draw * len(found))]
             outcome.kind, outcome.place = f"kill {name}", ""
             outcome.begin(trio.current_time())
@@ -195,7 +200,7 @@ async def find_client(run: TargetRun, url: TargetUrl, options: ChaosOptions) -> 
 
     async def is_there() -> bool:
         if not run.is_running:
-            raise Lost(f"the command has ended:\n{run.log.read_text()[-2000:]}")
+            raise run.ended()
         try:
             status, models = await ask_target(url, "GET", "/models")
         except Lost:
@@ -203,7 +208,8 @@ async def find_client(run: TargetRun, url: TargetUrl, options: ChaosOptions) -> 
         if status not in SUCCESS:
             return False
         name = options.target_model or models["data"][0]["id"]
-        clients = [TargetClient(url, name, path, TOKENS) for path in PATHS]
+        ways = itertools.product((True, False), PATHS)
+        clients = [TargetClient(url, name, path, TOKENS, eos) for eos, path in ways]
         found[:] = [client for client in clients if await client.serves()]
         return bool(found)
 
@@ -217,6 +223,9 @@ async def run_target(options: ChaosOptions) -> Report:
     Cancellation: nothing of the server is left.
     """
     url = TargetUrl.of(options.target_url)
+    with suppress(Lost):
+        await ask_target(url, "GET", "/models")
+        raise InvalidParameter("target_url", "is served already, by what is not the target")
     report = Report(options.seed, "", options.words_of_replay(), target=options.target)
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
         log = pathlib.Path(folder) / "log"

@@ -55,6 +55,8 @@ class TargetClient:
     # "/completions" or "/chat/completions".
     path: str
     tokens: int
+    # Whether the server knows the field; some refuse what they do not know.
+    ignores_eos: bool = True
 
     def body(self, prompt: str, tokens: int, *, stream: bool) -> dict[str, Any]:
         """Greedy, and no shorter than that, where the server knows how."""
@@ -62,7 +64,9 @@ class TargetClient:
             asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]}
         else:
             asked = {"prompt": prompt}
-        fixed = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": stream}
+        if self.ignores_eos:
+            asked["ignore_eos"] = True
+        fixed = {"max_tokens": tokens, "temperature": 0, "stream": stream}
         return {"model": self.model, **asked, **fixed}
 
     async def serves(self) -> bool:

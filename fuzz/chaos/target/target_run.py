@@ -86,6 +86,10 @@ class TargetRun:
         self._popen.wait()
         await wait_until(lambda: not self.processes(), "all of it is gone", seconds=GONE_S)
 
+    def ended(self) -> Lost:
+        """What is to be said of a command that ended by itself."""
+        return Lost(f"the command has ended:\n{self.log.read_text()[-2000:]}")
+
     async def restart(self) -> None:
         """Begin it again; what its last life left behind, for longer than a second, is counted."""
         if not self.is_running:

@@ -20,7 +20,7 @@ from triolet.fuzz.observers import name_of, session_of, wait_until
 
 from ..test_faults import DEADLINE_S
 
-# A server with a child, which outlives it.
+# A server with a child, which outlives it; it has chat alone, and no field but OpenAI's.
 SERVER = """
 import http.server, json, subprocess, sys, time
 CHILD = subprocess.Popen(["sleep", "1000"])
@@ -38,6 +38,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path != "/v1/chat/completions":
             self.send_error(404)
+        elif "ignore_eos" in body:
+            self.send_error(422)
         elif not body["stream"]:
             self.answer({})
         else:
@@ -84,6 +86,19 @@ async def test_what_a_server_without_a_successor_loses(tmp_path: pathlib.Path) -
     assert report.is_green()
     with pytest.raises(OSError, match="failed"):
         await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def test_what_is_served_already_is_no_target(tmp_path: pathlib.Path) -> None:
+    script, port = tmp_path / "server.py", free_port()
+    script.write_text(SERVER)
+    url = f"http://127.0.0.1:{port}/v1"
+    with trio.fail_after(DEADLINE_S):
+        async with open_target(f"{sys.executable} {script} {port}", tmp_path / "log") as run:
+            client = TargetClient(TargetUrl.of(url), "tiny", "/chat/completions", 9, False)
+            await wait_until(client.serves, "it serves", seconds=DEADLINE_S)
+            with pytest.raises(InvalidParameter, match="is served already"):
+                await run_target(ChaosOptions(target="sleep 1000", target_url=url))
+            assert run.is_running
 
 
 async def test_nothing_of_a_target_is_left(tmp_path: pathlib.Path) -> None:
@@ -163,8 +178,11 @@ def test_where_a_target_is() -> None:
 
 
 @pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
-def test_a_request_is_greedy(path: str) -> None:
-    body: dict[str, Any] = TargetClient(TargetUrl(1, ""), "m", path, 9).body("Hi", 9, stream=True)
+@pytest.mark.parametrize("ignores_eos", [True, False])
+def test_a_request_is_greedy(path: str, ignores_eos: bool) -> None:
+    client = TargetClient(TargetUrl(1, ""), "m", path, 9, ignores_eos)
+    body: dict[str, Any] = client.body("Hi", 9, stream=True)
+    assert ("ignore_eos" in body) == ignores_eos
     assert (body["temperature"], body["max_tokens"], body["stream"]) == (0, 9, True)
     assert body.get("prompt") == ("Hi" if path == "/completions" else None)
 
