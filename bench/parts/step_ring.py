@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -66,8 +67,13 @@ def forked(child: Callable[[], None], processor: int) -> Iterator[None]:
         os.sched_setaffinity(0, {processor})
         child()
         os._exit(0)
-    yield
-    os.waitpid(pid, 0)
+    try:
+        yield
+    except BaseException:  # such as Ctrl-C: it would wait for us for ever
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
