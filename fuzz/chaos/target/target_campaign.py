@@ -19,7 +19,7 @@ import trio
 from ....engine.errors import InvalidParameter
 from ...observers import NotInTime, wait_until
 from .. import faults
-from ..clients import Lost
+from ..clients import Lost, open_stream
 from ..fault_plan import Transport
 from ..history import Ending, StreamHistory
 from ..options import ChaosOptions
@@ -224,8 +224,8 @@ async def run_target(options: ChaosOptions) -> Report:
     """
     url = TargetUrl.of(options.target_url)
     with suppress(Lost):
-        await ask_target(url, "GET", "/models")
-        raise InvalidParameter("target_url", "is served already, by what is not the target")
+        async with open_stream(url.port):
+            raise InvalidParameter("target_url", "is served already, by what is not the target")
     report = Report(options.seed, "", options.words_of_replay(), target=options.target)
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
         log = pathlib.Path(folder) / "log"
