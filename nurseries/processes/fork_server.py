@@ -6,9 +6,12 @@ milliseconds, and shares the memory of what was imported.
 
 What is forked is a child of the server's parent and not of the server (`CLONE_PARENT`): its death
 notice, its exit and its end are as those of a spawned process, and the death of the server does not
-touch it. The server has one thread and runs no loop, so nothing is in the middle of anything when
-it forks; the interpreter's own handlers run as around `os.fork`. Those of C libraries do not, so a
-module that has started threads when it is imported cannot be forked.
+touch it. The kernel itself writes its number where the parent reads it, so that it has an owner
+though the server dies before it has answered.
+
+The server has one thread and runs no loop, so nothing is in the middle of anything when it forks;
+the interpreter's own handlers run as around `os.fork`. Those of C libraries do not, so a module
+that has started threads when it is imported cannot be forked.
 
 A module may prepare what all its processes need besides, from what the parent sends: loaded once,
 it is there in each that is forked.
@@ -17,10 +20,12 @@ it is there in each that is forked.
 import ctypes
 import errno
 import faulthandler
+import mmap
 import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -37,14 +42,16 @@ from .title import set_title
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 # A fork takes milliseconds; the machine may have other work.
 FORK_S = 2.0
-_PREPARE, _WARM = b"prepare", b"warm"
+_PREPARE, _WARM, _FORKED = b"prepare", b"warm", b"0"
+# The pid of what was forked, before what is to be prepared with.
+_NO_PID = bytes(4)
 _SEPARATOR = "\n"
 _REQUEST_BYTES_MAX = 4096
 _ANSWER_BYTES_MAX = 64
 # From the kernel's unistd_64.h, sched.h and prctl.h.
 _SYS_CLONE = 56
-_CLONE_PIDFD = 0x00001000
 _CLONE_PARENT = 0x00008000
+_CLONE_PARENT_SETTID = 0x00100000
 _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
 _PR_GET_TID_ADDRESS = 40
@@ -60,15 +67,17 @@ class ForkServer:
     # It did not answer, and was killed for that.
     hung: bool = attrs.field(default=False, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    # Shared with the server; -1 before there is a preparation.
+    _memory_fd: int = attrs.field(default=-1, init=False)
 
     async def wait_warm(self, preparation: bytes = b"") -> None:
-        """Have it prepare; return when everything is there. Raises `OSError` if it is gone."""
-        memory = os.memfd_create("triolet-preparation")
-        try:
-            os.pwrite(memory, preparation, 0)
-            socket.send_fds(self.process.control, [_PREPARE], [memory])
-        finally:
-            os.close(memory)
+        """Have it prepare, once; return when everything is there. Raises `OSError` if it is gone.
+
+        From now on it must be closed.
+        """
+        self._memory_fd = os.memfd_create("triolet-preparation")
+        os.pwrite(self._memory_fd, _NO_PID + preparation, 0)
+        socket.send_fds(self.process.control, [_PREPARE], [self._memory_fd])
         await self._receive()
         self.warm = True
 
@@ -81,40 +90,62 @@ class ForkServer:
         """
         async with self._lock:
             with open_ends() as (take, child_fds):
-                request = _SEPARATOR.join(ahead) or _SEPARATOR  # a message of no byte is the end
-                socket.send_fds(self.process.control, [request.encode()], child_fds)
-                # Bounded. What is forked meanwhile has an owner.
-                with trio.CancelScope(shield=True, relative_deadline=self.fork_s) as patience:
-                    answer, fds = await self._receive()
-                if patience.cancelled_caught:
-                    self.hung = True
-                    self.process.kill_group()
-                    raise TimeoutError(f"{self.process.spec.name} does not answer")
-                if not fds:
-                    raise OSError(int(answer), os.strerror(int(answer)))
+                room = os.memfd_create("triolet-room")  # for the pidfd: it must not fail any more
+                try:
+                    os.pwrite(self._memory_fd, _NO_PID, 0)
+                    # A message of no byte would be the end.
+                    request = (_SEPARATOR.join(ahead) or _SEPARATOR).encode()
+                    socket.send_fds(self.process.control, [request], child_fds)
+                    failure = await self._forks_no_more()
+                finally:
+                    os.close(room)
+                pid = int.from_bytes(os.pread(self._memory_fd, len(_NO_PID), 0), sys.byteorder)
+                if pid == 0:
+                    raise failure
                 with suppress(ProcessLookupError):  # it does so itself, a moment later
-                    os.setpgid(int(answer), 0)
-                return take(int(answer), fds[0])
+                    os.setpgid(pid, 0)
+                return take(pid, os.pidfd_open(pid))
 
-    async def wait_forked(self) -> None:
-        """Return when no fork is under way, so that what it makes has an owner: before the server
-        is ended. Takes at most `fork_s` seconds. Shielded from cancellation.
+    async def _forks_no_more(self) -> OSError:
+        """Return when it has answered, or is dead, and why nothing was forked if nothing was.
+
+        Takes at most twice `fork_s` seconds. Shielded from cancellation.
+        """
+        with trio.CancelScope(shield=True, relative_deadline=self.fork_s) as patience:
+            try:
+                number = int(await self._receive())
+                return OSError(number, os.strerror(number))
+            except ConnectionResetError as error:
+                failure: OSError = error
+        if patience.cancelled_caught:
+            self.hung = True
+            self.process.kill_group()
+            failure = TimeoutError(f"{self.process.spec.name} does not answer")
+        with trio.CancelScope(shield=True, relative_deadline=self.fork_s):
+            await self.process.wait_gone()
+        return failure
+
+    async def close(self) -> None:
+        """Before the server is ended: return when no fork is under way, so that what it makes has
+        an owner. Takes at most twice `fork_s` seconds. Shielded from cancellation.
         """
         with trio.CancelScope(shield=True):
             async with self._lock:
-                return
+                if self._memory_fd >= 0:
+                    os.close(self._memory_fd)
+                    self._memory_fd = -1
 
-    async def _receive(self) -> tuple[bytes, list[int]]:
+    async def _receive(self) -> bytes:
         control, name = self.process.control, self.process.spec.name
         try:
             with waiting_for(f"an answer of {name}"):
                 await trio.lowlevel.wait_readable(control)
         except trio.ClosedResourceError:
             raise ConnectionResetError(errno.ECONNRESET, f"{name} was ended") from None
-        answer, fds, _, _ = socket.recv_fds(control, _ANSWER_BYTES_MAX, 1)
+        answer = control.recv(_ANSWER_BYTES_MAX)
         if not answer:
             raise ConnectionResetError(errno.ECONNRESET, f"{name} is gone")
-        return answer, fds
+        return answer
 
 
 def serve_forks(
@@ -130,9 +161,12 @@ def serve_forks(
     set_title("fork server")
     control = socket.socket(fileno=control_fd)
     _, memory = _next_request(control, death_fd)
-    for fd in memory:  # one, where there was room for it
-        prepare(os.pread(fd, os.fstat(fd).st_size, 0))
-        os.close(fd)
+    if not memory:
+        raise _no_descriptor()
+    forked_pid = ctypes.c_int.from_buffer(mmap.mmap(memory[0], len(_NO_PID)))
+    forked_pid.value = 0  # the page is there from now on
+    prepare(os.pread(memory[0], os.fstat(memory[0]).st_size, len(_NO_PID)))
+    os.close(memory[0])
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("a process with several threads cannot be forked")
     control.send(_WARM)
@@ -140,8 +174,8 @@ def serve_forks(
         request, fds = _next_request(control, death_fd)
         try:
             if len(fds) < 3:  # the kernel drops those for which there is no room
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            pid, pidfd = fork_sibling()
+                raise _no_descriptor()
+            pid = fork_sibling(forked_pid)
         except OSError as error:
             control.send(str(error.errno).encode())
         else:
@@ -150,41 +184,45 @@ def serve_forks(
                 os.close(death_fd)
                 os.close(words_fd)
                 return fds, _begin(fds, request.decode().split(_SEPARATOR))
-            socket.send_fds(control, [str(pid).encode()], [pidfd])
-            os.close(pidfd)
+            control.send(_FORKED)
         for fd in fds:
             os.close(fd)
 
 
-def fork_sibling() -> tuple[int, int]:
-    """A copy of this process as a child of its parent: (pid, pidfd) here, (0, -1) in the copy.
+def _no_descriptor() -> OSError:
+    return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    For a process of one thread. Raises `OSError`.
+
+def fork_sibling(forked_pid: ctypes.c_int) -> int:
+    """A copy of this process as a child of its parent: its pid here, 0 in the copy.
+
+    The kernel has stored the pid in `forked_pid` before the copy runs, whatever happens to us. For
+    a process of one thread. Raises `OSError`.
     """
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)  # both keep the lock
-    address, pidfd = ctypes.c_void_p(), ctypes.c_int(-1)
-    flags = _CLONE_PARENT | _CLONE_PIDFD | signal.SIGCHLD
+    address = ctypes.c_void_p()
+    flags = _CLONE_PARENT | _CLONE_PARENT_SETTID | signal.SIGCHLD
     # Where the C library keeps the thread's number: it is another in the copy, as after its fork.
     if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
         flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
     libc.syscall.restype = ctypes.c_long
     python.PyOS_BeforeFork()
-    pid = libc.syscall(
+    pid: int = libc.syscall(
         ctypes.c_long(_SYS_CLONE),
         ctypes.c_ulong(flags),
         None,  # on this stack
-        ctypes.byref(pidfd),
+        ctypes.byref(forked_pid),
         address,
         None,
     )
     if pid == 0:
         python.PyOS_AfterFork_Child()
-        return 0, -1
+        return 0
     failure = ctypes.get_errno()
     python.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError(failure, os.strerror(failure))
-    return pid, pidfd.value
+    return pid
 
 
 def _next_request(control: socket.socket, death_fd: int) -> tuple[bytes, list[int]]:

@@ -332,7 +332,7 @@ class Spares:
                         await process.wait_exited()
                 finally:
                     self._server = None
-                    await server.wait_forked()
+                    await server.close()
         except OSError:
             pass  # as above
         finally:

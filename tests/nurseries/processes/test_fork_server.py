@@ -3,8 +3,8 @@
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import pytest
@@ -30,6 +30,9 @@ from ..child_programs import (
 
 pytestmark = pytest.mark.slow
 
+# What a fork takes here: last words, two pairs of sockets of which we keep one end each, a pidfd.
+DESCRIPTORS = 6
+
 
 @asynccontextmanager
 async def open_server(
@@ -39,8 +42,11 @@ async def open_server(
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec, ladder=PATIENT) as process:
             server = ForkServer(process)
-            await server.wait_warm(preparation)
-            yield server
+            try:
+                await server.wait_warm(preparation)
+                yield server
+            finally:
+                await server.close()
 
 
 @asynccontextmanager
@@ -75,6 +81,13 @@ async def test_the_end_of_the_server_is_not_that_of_what_it_forked() -> None:
         assert await receive_ready(process) == "ready"
         with pytest.raises(ConnectionError):
             await server.fork()
+
+
+async def test_what_was_forked_by_a_server_that_dies_before_it_answers_has_an_owner() -> None:
+    async with open_server("dies_forking") as server, open_fork(await server.fork()) as process:
+        assert (await server.process.wait_exited()).was_killed
+        assert await receive_ready(process) == "ready"
+        assert child_pids(os.getpid()) == [process.pid]
 
 
 async def test_what_the_server_has_prepared_is_there_in_what_it_forks() -> None:
@@ -149,6 +162,32 @@ async def test_without_descriptors_it_says_so() -> None:
             assert await receive_ready(process) == "ready"
 
 
+async def test_with_too_few_descriptors_of_our_own_nothing_is_forked() -> None:
+    async with open_server() as server:
+        for free in range(DESCRIPTORS):
+            with few_descriptors(free), pytest.raises(OSError, match="Too many open files"):
+                await server.fork()
+            assert child_pids(os.getpid()) == [server.process.pid]
+        with few_descriptors(DESCRIPTORS):
+            spawned = await server.fork()
+        async with open_fork(spawned) as process:
+            assert await receive_ready(process) == "ready"
+
+
+@contextmanager
+def few_descriptors(free: int) -> Iterator[None]:
+    """This process may open no more than so many."""
+    enough = resource.getrlimit(resource.RLIMIT_NOFILE)
+    listed = map(int, os.listdir("/proc/self/fd"))  # and what it was listed by
+    used = {fd for fd in listed if os.path.exists(f"/proc/self/fd/{fd}")}
+    limit = [fd for fd in range(len(used) + free + 1) if fd not in used][free]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, enough[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, enough)
+
+
 async def test_a_module_with_threads_is_not_forked() -> None:
     spec = attrs.evolve(spec_of("has_a_thread"), forks=True)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
@@ -156,5 +195,6 @@ async def test_a_module_with_threads_is_not_forked() -> None:
             server = ForkServer(process)
             with pytest.raises(OSError, match="gone"):
                 await server.wait_warm()
+            await server.close()
             how = await process.wait_exited()
             assert "a process with several threads cannot be forked" in how.cause
