@@ -19,7 +19,7 @@ NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
 
-# Set-up, then every check and test; prints the minutes of each tier and fails far above the budget.
+# Set-up, then every check and test; prints the minutes of each tier beside its budget.
 test:
 	@started=$$(date +%s); \
 	$(MAKE) --no-print-directory $(VENV)/installed-for-tests $(VENV)/kernels || exit 1; \
