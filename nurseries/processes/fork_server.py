@@ -79,6 +79,7 @@ class ForkServer:
         os.pwrite(self._memory_fd, _NO_PID + preparation, 0)
         socket.send_fds(self.process.control, [_PREPARE], [self._memory_fd])
         await self._receive()
+        os.ftruncate(self._memory_fd, len(_NO_PID))  # a tokenizer may have many megabytes
         self.warm = True
 
     async def fork(self, ahead: Sequence[str] = ()) -> Spawned:
