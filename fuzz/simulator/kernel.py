@@ -60,6 +60,8 @@ class SimProcess:
     # When it was stopped last, and since when it is watched: it is READY.
     stopped_at: float = attrs.field(default=float("inf"), init=False)
     watched_at: float = attrs.field(default=float("inf"), init=False)
+    # Its owner is ending it: sent SIGTERM, it is killed if that does not help.
+    terminated_at: float = attrs.field(default=float("inf"), init=False)
     died_at: float = attrs.field(default=float("inf"), init=False)
     # (code, signal) from the exit on.
     exit: tuple[int | None, int | None] | None = attrs.field(default=None, init=False)
@@ -145,8 +147,11 @@ class SimKernel(Kernel):
 
     def send_signal(self, pidfd: int, number: signal.Signals) -> None:
         """See `Kernel`. SIGTERM alone does nothing: an order comes by the death pipe."""
+        process = self._by_pidfd[pidfd]
         if number == signal.SIGKILL:
-            self._kill_by_owner(self._by_pidfd[pidfd])
+            self._kill_by_owner(process)
+        elif number == signal.SIGTERM:
+            process.terminated_at = min(process.terminated_at, trio.current_time())
 
     def kill_group(self, pid: int) -> None:
         """See `Kernel`."""
@@ -207,7 +212,8 @@ class SimKernel(Kernel):
         """SIGCONT."""
         if process.is_stopped:
             self.note(f"cont {process.pid}")
-            stopped_s = trio.current_time() - max(process.stopped_at, process.watched_at)
+            watched_until = min(trio.current_time(), process.terminated_at)
+            stopped_s = watched_until - max(process.stopped_at, process.watched_at)
             if stopped_s > NOTICED_S:
                 self.unnoticed.append(f"{process}, for {stopped_s:.1f} s")
             process.is_stopped = False

@@ -205,6 +205,15 @@ def test_a_process_that_is_stopped_is_ended_if_it_does_not_go_on(
     assert reached["stream finished"] == 4
 
 
+def test_a_process_that_is_stopped_and_then_restarted_has_the_time_of_the_ladder() -> None:
+    drain = Fault(kind=FaultKind.DRAIN, at_s=0.05, for_s=0.6)
+    stop = Fault(kind=FaultKind.STOP_ENGINE, at_s=0.35, for_s=1.7)
+    reached = simulate([Setup(engines=1), *innocents(4), drain, stop]).reached
+    assert reached["drain"] == reached["stop engine"] == 1
+    assert not reached["stop noticed"]
+    assert reached["stream finished"] == 4
+
+
 @pytest.mark.parametrize("name", list(DIRECTED))
 def test_a_directed_plan_holds_and_finds_its_bug(name: str) -> None:
     ends = Counter(simulate(DIRECTED[name]).reached)
