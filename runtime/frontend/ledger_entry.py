@@ -186,7 +186,7 @@ class LedgerEntry:
     # the same ones again.
     numerics_id: str = ""
     is_bitwise: bool = True
-    is_replayed: bool = False
+    is_replayed: bool = False  # in this life of its frontend
     # When the last of its tokens came: the very object that the ledger has for all of one message.
     token_at: float = math.inf
     # A life of its frontend before this one began it, and no token has come since.
@@ -224,7 +224,7 @@ class LedgerEntry:
         self.attempt, self.peer = attempt, peer
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
-        self.is_replayed, self.attempts = attempt != 0, int(peer is not None)
+        self.attempts = int(peer is not None)
 
     def handle_placed(self, attempt: int, peer: Peer, ready: Numerics | None) -> None:
         """It goes to this engine; without `ready`, to one that computes as the last one did."""

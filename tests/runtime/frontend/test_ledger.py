@@ -116,6 +116,7 @@ def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
     )
     assert ledger.in_flight(ENGINE, up_to=earlier[0]) == 1
     assert deliver(ledger, ENGINE, outputs(2, [7], attempt=earlier[0])) == [7]
+    assert not any(entry.is_replayed for entry in ledger.entries())
     again = send_again(ledger, "s", earlier[1])
     assert (again.attempt, again.output_token_ids) == (3 * ATTEMPTS_OF_A_TERM + 1, [5, 6])
     assert again.replayed
