@@ -152,6 +152,21 @@ async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
                 check_missing(store, whole.response_id, "another")
 
 
+async def test_tokens_behind_an_end_stay_unseen(null_folder: pathlib.Path) -> None:
+    """They may come in while a response ends by itself."""
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        async with begun(before, read_request(background=True)) as response:
+            before.store.cancel(response.response_id, "p", "by the test")
+            await response.wait_ended()
+        journal = before.journal
+        assert journal is not None
+        (stream,) = read_journal(lives.memory).streams.streams.values()
+        stream.choices[0].token_ids.extend([65, 66])
+        journal.writer.append(stream.snapshot())
+        async with lives.next() as after:
+            check_same(after.store, before.store, response.response_id)
+
+
 async def test_what_was_read_again_is_counted_as_it_was(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder) as lives, lives.first() as before:
         response = await run(before, max_output_tokens=TOKENS)
