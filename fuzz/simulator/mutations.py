@@ -33,7 +33,7 @@ MODULES = {
     "runtime/processes/membership.py": "tests/runtime/processes",
     "runtime/processes/frontend_homes.py": "tests/runtime/processes",
     "runtime/processes/connection_slots.py": "tests/runtime/processes",
-    "runtime/journal/judgement.py": "tests/runtime/journal",
+    "runtime/journal/judgement.py": "tests/runtime/frontend",  # the ledger's table of refusals
     "runtime/journal/reader.py": "tests/runtime/journal",
     "runtime/journal/stream.py": "tests/runtime/journal",
     "runtime/journal/streams.py": "tests/runtime/journal",
