@@ -60,7 +60,7 @@ class SimProcess:
     # When it was stopped last, and since when it is watched: it is READY.
     stopped_at: float = attrs.field(default=float("inf"), init=False)
     watched_at: float = attrs.field(default=float("inf"), init=False)
-    # Its owner is ending it: sent SIGTERM, it is killed if that does not help.
+    # When its owner sent SIGTERM: it is killed if that does not help, watched or not.
     terminated_at: float = attrs.field(default=float("inf"), init=False)
     died_at: float = attrs.field(default=float("inf"), init=False)
     # (code, signal) from the exit on.
@@ -151,7 +151,7 @@ class SimKernel(Kernel):
         if number == signal.SIGKILL:
             self._kill_by_owner(process)
         elif number == signal.SIGTERM:
-            process.terminated_at = min(process.terminated_at, trio.current_time())
+            process.terminated_at = trio.current_time()
 
     def kill_group(self, pid: int) -> None:
         """See `Kernel`."""

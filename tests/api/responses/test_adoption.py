@@ -153,7 +153,7 @@ async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
 
 
 async def test_tokens_behind_an_end_stay_unseen(null_folder: pathlib.Path) -> None:
-    """They may come in while a response ends by itself."""
+    """They may come in while a response ends here, before its engine knows."""
     async with open_lives(null_folder) as lives, lives.first() as before:
         async with begun(before, read_request(background=True)) as response:
             before.store.cancel(response.response_id, "p", "by the test")
