@@ -26,6 +26,9 @@ from triolet.engine.worker.executors import SPIN_COUNT
 # As workers have it, and before anybody loads torch: the threads of tests wait for each other, too,
 # and this machine may be busy.
 os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+# Without a GPU its kernels are interpreted; asked of Triton before anybody imports it.
+if not pathlib.Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A run that `nohup` or a shell's `&` began ignores these, and so would the servers that tests start
 # and signal. What is handled here is at its default in them, and the run itself still lives on.

@@ -253,13 +253,10 @@ def block_slots(block_tables: Tensor, row: Tensor, position: Tensor, block_token
     return blocks * block_tokens + position % block_tokens
 
 
-def write_cache(
-    cache: KvCache, layer: int, plan: AttentionPlan, *, keys_TKD: Tensor, values_TKD: Tensor
-) -> None:
-    """Put the step's keys and values into their slots, rounded to the cache's dtype."""
-    for memory, rows in ((cache.keys[layer], keys_TKD), (cache.values[layer], values_TKD)):
-        rows_KTD = _aligned(rows, memory.shape[-1]).transpose(0, 1)
-        memory.index_copy_(1, plan.slots, rows_KTD.to(memory.dtype))
+def write_slots(memory_KSD: Tensor, slots_T: Tensor, rows_TKD: Tensor) -> None:
+    """Put a step's keys, or values, into their slots, rounded to the memory's dtype."""
+    rows_KTD = _aligned(rows_TKD, memory_KSD.shape[-1]).transpose(0, 1)
+    memory_KSD.index_copy_(1, slots_T, rows_KTD.to(memory_KSD.dtype))
 
 
 def _aligned(x: Tensor, channels: int) -> Tensor:

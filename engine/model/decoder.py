@@ -17,10 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..model_config.config import ModelConfig
-from .attention import AttentionPlan, AttentionShape, KvCache, plan_attention, write_cache
+from .attention import AttentionPlan, AttentionShape, KvCache, plan_attention, write_slots
 from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply, softcap_
 from .plain_attention import plan_plain_attention
 from .rotary import RotaryTable, rotate
+
+# (First token, its and the following tokens' hidden states (k, N)), instead of a look-up.
+Embeds = Sequence[tuple[int, Tensor]]
 
 
 @attrs.frozen(eq=False)
@@ -30,8 +33,7 @@ class ForwardBatch:
     token_ids_T: Tensor
     positions_T: Tensor
     attention: AttentionPlan
-    # (first token, its and the following tokens' hidden states (k, N)), instead of a look-up.
-    embeds: Sequence[tuple[int, Tensor]] = ()
+    embeds: Embeds = ()
 
 
 @attrs.frozen(eq=False)
@@ -49,6 +51,35 @@ class StepContext:
 
 
 @attrs.frozen(eq=False)
+class Destination:
+    """Where keys and values of a step's tokens go in one layer."""
+
+    keys_KSD: Tensor
+    values_KSD: Tensor
+    slots_T: Tensor
+
+
+# Of queries, keys and values of each token, (T, H, D): norm queries and keys if there is a norm,
+# rotate them by cosines and sines, keep keys and values; the queries, contiguous. Tokens beyond the
+# slots are padding.
+PlaceHeads = Callable[[Tensor, RmsNorm | None, tuple[Tensor, Tensor], Destination], Tensor]
+
+
+def place_heads(
+    heads_THD: Tensor, norm: RmsNorm | None, rotation: tuple[Tensor, Tensor], into: Destination
+) -> Tensor:
+    """`PlaceHeads` with stock operators; queries are float32."""
+    tokens, kv_heads = len(into.slots_T), len(into.keys_KSD)
+    turned = heads_THD[:, :-kv_heads]
+    if norm is not None:
+        turned = norm(turned)
+    turned = rotate(turned, rotation)[:tokens]
+    write_slots(into.keys_KSD, into.slots_T, turned[:, -kv_heads:])
+    write_slots(into.values_KSD, into.slots_T, heads_THD[:tokens, -kv_heads:])
+    return turned[:, :-kv_heads].contiguous()
+
+
+@attrs.frozen(eq=False)
 class SelfAttention:
     """Attention of one layer; `index` is the layer's in the cache.
 
@@ -62,24 +93,24 @@ class SelfAttention:
     query_key_value: Linear
     output: Linear
     query_key_norm: RmsNorm | None = None
+    place_heads: PlaceHeads = place_heads
 
     def __call__(self, x_TN: Tensor, step: StepContext) -> Tensor:
         """Keep the step's keys and values, then attend; rows beyond its tokens are padding."""
-        heads, turned = self.shape.heads, self.shape.heads + self.shape.kv_heads
         tokens, rows = step.tokens, len(x_TN)
-        heads_THD = self.query_key_value(x_TN).view(rows, -1, self.shape.size)
-        query_key = heads_THD[:, :turned]
-        if self.query_key_norm is not None:
-            query_key = self.query_key_norm(query_key)
-        query_key = rotate(query_key, step.rotations[self.window])[:tokens]
-        values_TKD = heads_THD[:tokens, turned:]
-        keys_TKD = query_key[:, heads:]
-        write_cache(step.cache, self.index, step.plan, keys_TKD=keys_TKD, values_TKD=values_TKD)
-        query_THD = query_key[:, :heads].contiguous()
+        keys, values = step.cache.keys[self.index], step.cache.values[self.index]
+        query_THD = self.place_heads(
+            self.query_key_value(x_TN).view(rows, -1, self.shape.size),
+            self.query_key_norm,
+            step.rotations[self.window],
+            Destination(keys, values, step.plan.slots),
+        )
         reads = step.plan.reads[self.window]
         attended_THD = reads.attend(query_THD, step.cache, self.index, scale=self.shape.scale)
-        padding = (0, 0, 0, rows - tokens)
-        return self.output(functional.pad(attended_THD.reshape(tokens, -1), padding).to(x_TN.dtype))
+        attended_TN = attended_THD.reshape(tokens, -1).to(x_TN.dtype)
+        if rows > tokens:
+            attended_TN = functional.pad(attended_TN, (0, 0, 0, rows - tokens))
+        return self.output(attended_TN)
 
 
 # The MLP of rows, of which only so many first ones are tokens.
@@ -169,17 +200,28 @@ class Decoder:
         Rows beyond the tokens are padding.
         """
         tokens = len(batch.token_ids_T)
-        padding = (0, padded_rows(tokens, bitwise=self.bitwise) - tokens)
+        padding = (0, padded_rows(tokens, self.device, bitwise=self.bitwise) - tokens)
         token_ids, positions = (
             functional.pad(x, padding) for x in (batch.token_ids_T, batch.positions_T)
         )
-        hidden = functional.embedding(token_ids, self._embedding_VN).float()
+        embedded = self.embed(token_ids, batch.embeds)
+        return self.through_layers(embedded, positions, batch.attention, cache)
+
+    def embed(self, token_ids_T: Tensor, embeds: Embeds = ()) -> Tensor:
+        """The first layer's input, (T, N) float32."""
+        hidden = functional.embedding(token_ids_T, self._embedding_VN).float()
         if self.config.embedding_scale != 1.0:
             hidden = hidden * torch.tensor(self.config.embedding_scale, dtype=self.dtype).item()
-        for begin, rows_KN in batch.embeds:
+        for begin, rows_KN in embeds:
             hidden[begin : begin + len(rows_KN)] = rows_KN
-        rotations = {window: table.at(positions) for window, table in self._rotary.items()}
-        step = StepContext(rotations, batch.attention, cache)
+        return hidden
+
+    def through_layers(
+        self, hidden: Tensor, positions_T: Tensor, plan: AttentionPlan, cache: KvCache
+    ) -> Tensor:
+        """The last layer's state of each row; those beyond the plan's tokens are padding."""
+        rotations = {window: table.at(positions_T) for window, table in self._rotary.items()}
+        step = StepContext(rotations, plan, cache)
         for layer in self._layers:
             hidden = layer(hidden, step)
         return hidden
@@ -192,7 +234,7 @@ class Decoder:
         wanted = len(tokens_R)
         if wanted == 0:
             return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
-        rows = padded_rows(wanted, bitwise=self.bitwise)
+        rows = padded_rows(wanted, self.device, bitwise=self.bitwise)
         last = hidden.new_zeros((rows, self.config.hidden_size))
         last[:wanted] = hidden[tokens_R]
         logits = self._head(self._norm(last))[:wanted].float()

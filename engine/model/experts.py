@@ -45,7 +45,7 @@ class ExpertsMlp:
         rounded_TN = x_TN.to(self.dtype)
         for expert, pairs in zip(self.experts, torch.split(order, counts), strict=True):
             if len(pairs):
-                rows = padded_rows(len(pairs), bitwise=self.bitwise)
+                rows = padded_rows(len(pairs), x_TN.device, bitwise=self.bitwise)
                 padding = (0, 0, 0, rows - len(pairs))
                 given = functional.pad(rounded_TN[pairs // self.chosen], padding)
                 outputs[pairs] = expert(given, len(pairs))[: len(pairs)].float()

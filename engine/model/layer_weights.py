@@ -11,11 +11,45 @@ import torch
 from torch import Tensor
 
 from ..model_config.config import GELU_TANH, ModelConfig
-from .decoder import Decoder, DecoderLayer, GatedMlp, Mlp, SelfAttention, attention_shape
+from .decoder import (
+    Decoder,
+    DecoderLayer,
+    GatedMlp,
+    Mlp,
+    PlaceHeads,
+    SelfAttention,
+    attention_shape,
+    place_heads,
+)
 from .experts import ExpertsMlp
 from .layers import Linear, RmsNorm, gelu_and_multiply, make_linear, silu_and_multiply
 from .loader import WeightSource
 from .rotary import RotaryTable
+
+
+@attrs.frozen
+class LayerParts:
+    """What lies between products: of stock operators, or of kernels for a GPU."""
+
+    norm: type[RmsNorm]
+    silu_and_multiply: Callable[[Tensor], Tensor]
+    gelu_and_multiply: Callable[[Tensor], Tensor]
+    place_heads: PlaceHeads
+
+    @classmethod
+    def of(cls, device: torch.device) -> "LayerParts":
+        """Those that are the best on this device."""
+        if device.type != "cuda":
+            return cls(RmsNorm, silu_and_multiply, gelu_and_multiply, place_heads)
+        # Imports Triton, which comes with a torch for GPUs alone.
+        from . import gpu_layers
+
+        return cls(
+            gpu_layers.GpuRmsNorm,
+            gpu_layers.silu_and_multiply,
+            gpu_layers.gelu_and_multiply,
+            gpu_layers.place_heads,
+        )
 
 
 @attrs.frozen(eq=False)
@@ -30,15 +64,17 @@ class LayerWeights:
     source: WeightSource
     prefix: str
     bitwise: bool
+    parts: LayerParts
 
     def norm(self, name: str) -> RmsNorm:
         """A norm over the hidden state, before a product."""
         weight = self._take(name, self.config.hidden_size)
-        return make_norm(weight, self.config, weight.dtype)
+        return make_norm(weight, self.config, weight.dtype, self.parts.norm)
 
     def end_norm(self, name: str) -> RmsNorm:
         """A norm over what is added to the hidden state."""
-        return make_norm(self._take(name, self.config.hidden_size), self.config, torch.float32)
+        weight = self._take(name, self.config.hidden_size)
+        return make_norm(weight, self.config, torch.float32, self.parts.norm)
 
     def attention(
         self, *, bias: bool, output_bias: bool, head_norms: bool = False
@@ -61,6 +97,7 @@ class LayerWeights:
             ),
             output=self.linear((output, hidden), inputs=queries, bias=output_bias),
             query_key_norm=norm,
+            place_heads=self.parts.place_heads,
         )
 
     def gated_mlp(self, prefix: str, *, bias: bool = False, width: int = 0) -> GatedMlp:
@@ -71,9 +108,9 @@ class LayerWeights:
         return GatedMlp(
             gate_up=self.linear((gate, width), (up, width), inputs=hidden, bias=bias),
             down=self.linear((down, hidden), inputs=width, bias=bias),
-            activation=gelu_and_multiply
+            activation=self.parts.gelu_and_multiply
             if self.config.activation == GELU_TANH
-            else silu_and_multiply,
+            else self.parts.silu_and_multiply,
         )
 
     def mlp_or_experts(self, prefix: str) -> Mlp:
@@ -121,8 +158,9 @@ def load_decoder(
     size = (config.vocab_size, config.hidden_size)
     embedding = source.take("model.embed_tokens.weight", size)
     head = embedding if config.tied_embeddings else source.take("lm_head.weight", size)
+    parts = LayerParts.of(device)
     layers = [
-        load_layer(LayerWeights(config, index, source, f"model.layers.{index}.", bitwise))
+        load_layer(LayerWeights(config, index, source, f"model.layers.{index}.", bitwise, parts))
         for index in range(config.layers)
     ]
     return Decoder(
@@ -132,7 +170,7 @@ def load_decoder(
         device=device,
         embedding_VN=embedding,
         layers=layers,
-        norm=make_norm(source.take("model.norm.weight", size[1:]), config, dtype),
+        norm=make_norm(source.take("model.norm.weight", size[1:]), config, dtype, parts.norm),
         head=make_linear(head, bitwise=bitwise),
         rotary=_rotary_tables(config, positions, device),
     )
@@ -150,9 +188,11 @@ def _rotary_tables(
     return {window: tables[rope] for window, rope in ropes.items()}
 
 
-def make_norm(weight: Tensor, config: ModelConfig, dtype: torch.dtype) -> RmsNorm:
+def make_norm(
+    weight: Tensor, config: ModelConfig, dtype: torch.dtype, kind: type[RmsNorm] = RmsNorm
+) -> RmsNorm:
     """A norm by a weight as stored, with results of this dtype."""
-    return RmsNorm(weight.float() + config.norm_offset, config.norm_epsilon, dtype)
+    return kind(weight.float() + config.norm_offset, config.norm_epsilon, dtype)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -55,9 +55,9 @@ LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = M
 )
 
 
-def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
-    """float32 in bitwise mode; else what the model was trained in."""
-    return torch.float32 if bitwise else DTYPES[config.dtype]
+def compute_dtype(config: ModelConfig, device: torch.device, *, bitwise: bool) -> torch.dtype:
+    """float32 in bitwise mode on a CPU; else what the model was trained in."""
+    return torch.float32 if bitwise and device.type == "cpu" else DTYPES[config.dtype]
 
 
 def plan_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -84,7 +84,7 @@ def load_model(
     Raises `ModelFolderError`, also for weights that exceed the device's memory. `progress` gets
     the fraction of the weights' bytes that are loaded.
     """
-    dtype = compute_dtype(config, bitwise=bitwise)
+    dtype = compute_dtype(config, device, bitwise=bitwise)
     planned = plan_weights(config)
     with ExitStack() as stack:
         source: WeightSource = DummyWeights(dtype, device)

@@ -1,7 +1,7 @@
 """The executor that computes with torch, on a CPU or a CUDA device by the same code.
 
-On a CPU it is bitwise unless the settings say otherwise, and then the oracle that faster executors
-are compared with.
+It is bitwise unless the settings say otherwise: on a CPU in float32, and then the oracle that
+faster executors are compared with; on a GPU in the model's own dtype.
 """
 
 import logging
@@ -24,9 +24,10 @@ from ...model.registry import compute_dtype, device_memory_bytes, load_model, pl
 from ...model_config.config import ModelConfig, load_model_config
 from ...step_messages import Step, StepResult, WorkerReady
 from ..executor_interface import Progress, WaitMask, boot_phase
-from ..kv_plan import KV_MEMORY_BYTES_DEFAULT, device_kv_bytes, plan_kv
+from ..kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 from ..numerics import model_numerics_id, processor_name
 from .runner import ModelRunner
+from .trial import is_same_in_pieces
 
 logger = logging.getLogger(__name__)
 # Counts changes of layers, attention or sampler that change any bit of any result.
@@ -36,8 +37,12 @@ NO_PACKED_LINEAR = (
     "torch %s lacks the oneDNN operators that our linear layers use on a CPU; strips take their"
     " place: as bitwise, and about half as fast"
 )
+NOT_THE_SAME = (
+    "%s does not compute the same bits for a prompt in pieces: a stream whose engine dies ends,"
+    " unless its request allows another to go on inexactly"
+)
 # Gathered keys and values (`plain_attention`), the sampler's groups, the library's own workspaces.
-GPU_WORKSPACE_BYTES = 2**30
+GPU_WORKSPACE_BYTES = 3 * 2**30
 KV_LAYOUT = "layer,kv head,slot,channel"
 
 
@@ -57,9 +62,8 @@ class TorchExecutor:
         device = _device(settings.device)
         torch.set_num_threads(settings.threads or threads_default())
         config = load_model_config(folder)
-        # A GPU's library may choose another kernel for another batch: nothing is promised there.
-        bitwise = settings.bitwise and device.type == "cpu"
-        dtype = compute_dtype(config, bitwise=bitwise)
+        bitwise = settings.bitwise
+        dtype = compute_dtype(config, device, bitwise=bitwise)
         token_bytes = kv_token_bytes(config.layers, attention_shape(config), dtype)
         plan = plan_kv(
             settings,
@@ -72,7 +76,7 @@ class TorchExecutor:
             block_bytes=settings.block_tokens * token_bytes,
             where=f"of {device}",
         )
-        if bitwise and not has_packed_linear():
+        if bitwise and device.type == "cpu" and not has_packed_linear():
             logger.warning(NO_PACKED_LINEAR, torch.__version__)
         with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
             model = load_model(
@@ -92,9 +96,25 @@ class TorchExecutor:
                 block_tokens=settings.block_tokens,
                 length=plan.max_model_len,
             )
+            if device.type == "cuda" and not self._try(plan, config):
+                bitwise = False
         with boot_phase(progress, BootPhase.HASH_FILES):
-            identity = _numerics_id(settings, config, model)
+            identity = _numerics_id(settings, plan, config, model)
         return plan.ready(config, identity, bitwise=bitwise)
+
+    def _try(self, plan: KvPlan, config: ModelConfig) -> bool:
+        """Whether this device computes the same bits in pieces; never where it need not."""
+        assert self._runner is not None
+        block_tokens = self.settings.block_tokens
+        is_same = is_same_in_pieces(
+            self._runner.run,
+            vocab_size=config.vocab_size,
+            tokens=plan.max_model_len,
+            block_tokens=block_tokens,
+        )
+        if self.settings.bitwise and not is_same:
+            logger.warning(NOT_THE_SAME, torch.cuda.get_device_name())
+        return is_same
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """One forward pass and its samples; the time includes the wait for a mask."""
@@ -110,11 +130,14 @@ def _kv_memory_bytes(
     """What there is for KV where the settings leave it open, before anything is loaded."""
     if device.type == "cpu":
         return KV_MEMORY_BYTES_DEFAULT
+    from ...model.gpu_attention import workspace_bytes  # where there is Triton
+
     shapes = plan_weights(config).values()
+    length = settings.model_len_of(config.max_model_len)
     return device_kv_bytes(
         torch.cuda.mem_get_info(device)[0],
         weight_bytes=sum(math.prod(shape) for shape in shapes) * dtype.itemsize,
-        step_bytes=step_bytes(settings, config),
+        step_bytes=step_bytes(settings, config) + workspace_bytes(attention_shape(config), length),
     )
 
 
@@ -144,10 +167,15 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Decoder) -> str:
+def _numerics_id(
+    settings: EngineSettings, plan: KvPlan, config: ModelConfig, model: Decoder
+) -> str:
     device = model.device
     if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
+        # Triton and the libraries of products come with torch's version, which has CUDA's in it;
+        # the length decides how keys are split.
+        name, driver = torch.cuda.get_device_name(device), torch.version.cuda
+        hardware = f"{name} CUDA {driver}, {plan.max_model_len} tokens"
     else:
         hardware = f"{torch.backends.cpu.get_cpu_capability()} {processor_name()}"
     facts = {
@@ -156,7 +184,7 @@ def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Decoder) 
         "torch": torch.__version__,
         "hardware": hardware,
         "dtype": model.dtype,
-        "bitwise": settings.bitwise and device.type == "cpu",
+        "bitwise": model.bitwise,
         "packed_linear": has_packed_linear(model.dtype),
         "workers": settings.workers,
         "kv_layout": KV_LAYOUT,

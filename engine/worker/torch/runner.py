@@ -1,7 +1,6 @@
 """Model runner over torch: a step becomes one forward pass and its sampled tokens.
 
-Keeps the block tables as one tensor, so that a decode step costs no Python per block, and hands the
-rest to the model and the sampler.
+Rows and their blocks are kept here; the rest is the forward pass's and the sampler's.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,12 +9,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from ...model.attention import KvCache
-from ...model.decoder import Decoder, ForwardBatch
-from ...model.registry import DTYPES
+from ...model.decoder import Decoder
 from ...step_messages import NOT_NUMBERS, Mask, Step, StepResult
 from ..executor_interface import StepOutcome
-from ..input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
+from ..input_batch import InputBatch, Sampling, StepInputs
+from .forward import Forward, PlannedForward
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask
 
@@ -26,27 +24,24 @@ PROMPT_LOGITS_MAX = 2**22
 
 @attrs.define(eq=False)
 class ModelRunner:
-    """One model with its cache and the rows in it; one thread uses it."""
+    """One model and the rows in it; one thread uses it."""
 
     _model: Decoder
-    _cache: KvCache
+    _forward: Forward
     _batch: InputBatch
-    # (rows, blocks of a sequence of full length), int64, on the CPU: block ids of each row.
-    _block_tables: Tensor
 
     @classmethod
     def of(
         cls, model: Decoder, *, rows: int, blocks: int, block_tokens: int, length: int
     ) -> "ModelRunner":
         """Allocate cache and tables. `length` bounds the tokens of one row."""
-        cache = KvCache.allocate(
-            model.config.layers,
-            blocks,
-            model.attention_shape,
-            block_tokens=block_tokens,
-            dtype=model.dtype,
-            device=model.device,
-        )
+        make: Callable[..., Forward] = PlannedForward.of
+        if model.bitwise and model.device.type == "cuda":
+            # Imports Triton, which comes with a torch for GPUs alone.
+            from .tile_forward import TileForward
+
+            make = TileForward.of
+        forward = make(model, rows=rows, blocks=blocks, block_tokens=block_tokens, length=length)
         batch = InputBatch(
             rows_max=rows,
             blocks=blocks,
@@ -54,8 +49,7 @@ class ModelRunner:
             vocab_size=model.config.vocab_size,
             hidden_size=model.config.hidden_size,
         )
-        tables = torch.zeros((rows, -(-length // block_tokens)), dtype=torch.int64)
-        return cls(model, cache, batch, tables)
+        return cls(model, forward, batch)
 
     def run(self, step: Step, wait_mask: Callable[[], Mask]) -> StepResult:
         """Compute one step: the rows that sampled, their tokens, and logprobs that were asked for.
@@ -63,13 +57,14 @@ class ModelRunner:
         Raises `StepInconsistent`, and `ValueError` for a row that outgrows its table.
         """
         inputs = self._batch.take_step(step)
-        self._write_tables(step)
-        self._cache.clear(self._fresh_blocks(step))
+        for row in {*(new.row for new in step.new), *(row for row, _ in step.grown)}:
+            self._forward.set_blocks(row, self._batch.rows[row].block_ids)
+        self._forward.clear(self._fresh_blocks(step))
         outcome = StepOutcome()
         tokens: list[int] = []
         with torch.inference_mode():
             if inputs.token_ids:
-                hidden = self._forward(inputs)
+                hidden = self._forward.hidden(inputs)
                 self._score_prompts(inputs, hidden, outcome)
                 if inputs.samplings:
                     wanted = [sampling.token_index for sampling in inputs.samplings]
@@ -81,39 +76,12 @@ class ModelRunner:
         self._batch.finish_step(step, tokens)
         return outcome.result(step.number, inputs.sampled_rows(), tokens)
 
-    def _write_tables(self, step: Step) -> None:
-        for row in {*(new.row for new in step.new), *(row for row, _ in step.grown)}:
-            block_ids = self._batch.rows[row].block_ids
-            if len(block_ids) > self._block_tables.shape[1]:
-                raise ValueError(f"row {row} has {len(block_ids)} blocks, more than a sequence may")
-            self._block_tables[row, : len(block_ids)] = torch.tensor(block_ids)
-
     def _fresh_blocks(self, step: Step) -> list[int]:
         """Those that rows have got in this step, and in which nothing of theirs is yet."""
         fresh = [block_id for _, block_ids in step.grown for block_id in block_ids]
         for new in step.new:
-            fresh += new.block_ids[-(-new.computed_tokens // self._cache.block_tokens) :]
+            fresh += new.block_ids[-(-new.computed_tokens // self._batch.block_tokens) :]
         return fresh
-
-    def _forward(self, inputs: StepInputs) -> Tensor:
-        model = self._model
-        plan = model.plan_attention(
-            self._block_tables,
-            inputs.rows,
-            inputs.positions,
-            block_tokens=self._cache.block_tokens,
-        )
-        batch = ForwardBatch(
-            token_ids_T=self._indices(inputs.token_ids),
-            positions_T=self._indices(inputs.positions),
-            attention=plan,
-            embeds=[(span.token_index, self._embeds(span)) for span in inputs.embeds],
-        )
-        return model.hidden(batch, self._cache)
-
-    def _embeds(self, span: EmbedSpan) -> Tensor:
-        rows = torch.frombuffer(bytearray(span.data), dtype=DTYPES[span.dtype])
-        return rows.float().view(-1, self._model.config.hidden_size).to(self._model.device)
 
     def _indices(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._model.device)

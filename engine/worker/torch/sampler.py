@@ -56,8 +56,10 @@ LN_2_HIGH, LN_2_LOW = 0.693359375, -0.000212194440
 EXP_SERIES = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
 # The filters first look at so many of the largest logits; sorting all costs ten times as much.
 FILTER_WIDTH = 1024
-# Rows are done in groups of at most so many logits: bounds the int64 temporaries (8 MiB each).
+# Rows are done in groups of at most so many logits: bounds the int64 temporaries (8 MiB each; on a
+# GPU, where launches cost more than memory, 128 MiB).
 GROUP_LOGITS_MAX = 2**20
+GPU_GROUP_LOGITS_MAX = 2**24
 # Neighbours that one vector of counters serves, and counters in it.
 TOKENS_PER_GROUP = 64
 COUNTERS_PER_GROUP = 16
@@ -116,7 +118,8 @@ def sample_tokens(
     failures = _failures(raw_failed, largest_R)
     tokens: list[int] = _first_largest(logits_RV)
     drawn = [i for i, row in enumerate(rows) if not row.greedy and i not in failures]
-    group_rows = max(1, GROUP_LOGITS_MAX // logits_RV.shape[1])
+    logits_max = GPU_GROUP_LOGITS_MAX if logits_RV.is_cuda else GROUP_LOGITS_MAX
+    group_rows = max(1, logits_max // logits_RV.shape[1])
     for begin in range(0, len(drawn), group_rows):
         group = drawn[begin : begin + group_rows]
         chosen = _draw(logits_RV[group], [rows[index] for index in group])

@@ -18,12 +18,17 @@ from triolet.engine.model.attention import (
     ReadPlan,
     kv_token_bytes,
     plan_attention,
-    write_cache,
+    write_slots,
 )
 from triolet.engine.model.plain_attention import PlainReads, plan_plain_attention
 
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(heads=4, kv_heads=2, size=12)
+
+
+def write_cache(cache: KvCache, plan: AttentionPlan, keys_TKD: Tensor, values_TKD: Tensor) -> None:
+    write_slots(cache.keys[0], plan.slots, keys_TKD)
+    write_slots(cache.values[0], plan.slots, values_TKD)
 
 
 def make_cache(blocks: int, block_tokens: int) -> KvCache:
@@ -77,7 +82,7 @@ def test_any_mixture_is_textbook_attention(
             tables, [number] * (cached + new), range(cached + new),
             block_tokens=block_tokens, shape=SHAPE, device=CPU,
         )  # fmt: skip
-        write_cache(cache, 0, everything, keys_TKD=key, values_TKD=value)
+        write_cache(cache, everything, keys_TKD=key, values_TKD=value)
         query = random(new, 4, 12)
         for reach, results in expected.items():
             results.append(textbook(query, key, value, cached, reach))
@@ -142,7 +147,7 @@ def test_one_token_with_more_keys_than_scratch(monkeypatch: pytest.MonkeyPatch) 
     assert len(cache.scratch) == 64
     key, value, query = torch.randn(150, 2, 12), torch.randn(150, 2, 12), torch.randn(150, 4, 12)
     plan = plan_attention(tables, [0] * 150, range(150), block_tokens=16, shape=SHAPE, device=CPU)
-    write_cache(cache, 0, plan, keys_TKD=key, values_TKD=value)
+    write_cache(cache, plan, keys_TKD=key, values_TKD=value)
     attended = plan.reads[0].attend(query, cache, 0, scale=SHAPE.scale)
     assert torch.allclose(attended.double(), textbook(query, key, value, 0), atol=1e-5)
 
@@ -204,7 +209,7 @@ def test_it_agrees_with_attention_in_tiles(
     )
     tokens = len(rows)
     keys, values = torch.randn(tokens, 2, 12), torch.randn(tokens, 2, 12)
-    write_cache(cache, 0, tiles, keys_TKD=keys, values_TKD=values)
+    write_cache(cache, tiles, keys_TKD=keys, values_TKD=values)
     query = torch.randn(tokens, 6, 12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_attention, "CPU_GATHERED_VALUES_MAX", gathered)
@@ -251,7 +256,7 @@ def test_heads_and_values_keep_their_places_in_half_precision() -> None:
         tables, [0], [0], block_tokens=8, shape=shape, dtype=torch.bfloat16, device=CPU
     )
     values = torch.arange(24.0).view(1, 2, 12)
-    write_cache(cache, 0, plan, keys_TKD=torch.randn(1, 2, 12), values_TKD=values)
+    write_cache(cache, plan, keys_TKD=torch.randn(1, 2, 12), values_TKD=values)
     # One key: whatever the query, its value.
     found = plan.reads[0].attend(torch.randn(1, 6, 12), cache, 0, scale=1.0)
     assert torch.equal(found[0], values[0].repeat_interleave(3, 0))

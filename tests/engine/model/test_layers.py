@@ -51,7 +51,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_rows_are_padded_to_whole_tiles() -> None:
-    assert [padded_rows(rows) for rows in (0, 1, 16, 17, 64)] == [0, 16, 16, 32, 64]
+    assert [padded_rows(rows, CPU) for rows in (0, 1, 16, 17, 64)] == [0, 16, 16, 32, 64]
 
 
 BITWISE = pytest.mark.parametrize("kind", [PackedLinear, StripLinear])
@@ -312,7 +312,7 @@ def textbook(x: torch.Tensor, *, normalized: bool) -> torch.Tensor:
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    return functional.pad(x, (0, 0, 0, padded_rows(len(x)) - len(x)))
+    return functional.pad(x, (0, 0, 0, padded_rows(len(x), CPU) - len(x)))
 
 
 @pytest.mark.parametrize("bitwise", [True, False])
@@ -321,7 +321,7 @@ def padded(x: torch.Tensor) -> torch.Tensor:
 def test_the_weighted_sum_of_chosen_experts(tokens: int, normalized: bool, bitwise: bool) -> None:
     x = random(tokens, HIDDEN, seed=tokens)
     mixed = make_mixture(normalized=normalized, bitwise=bitwise)(padded(x), tokens)
-    assert mixed.shape == (padded_rows(tokens), HIDDEN)
+    assert mixed.shape == (padded_rows(tokens, CPU), HIDDEN)
     expected = textbook(x, normalized=normalized)
     assert torch.allclose(mixed[:tokens].double(), expected, atol=1e-4)
     assert not mixed[tokens:].any()

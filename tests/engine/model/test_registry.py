@@ -39,8 +39,10 @@ def load(folder: pathlib.Path) -> Decoder:
 
 def test_dtype_of_both_modes(tmp_path: pathlib.Path) -> None:
     config = load_model_config(write_config(tmp_path, dtype="bfloat16"))
-    assert compute_dtype(config, bitwise=True) is torch.float32
-    assert compute_dtype(config, bitwise=False) is torch.bfloat16
+    gpu = torch.device("cuda")
+    assert compute_dtype(config, CPU, bitwise=True) is torch.float32
+    assert compute_dtype(config, CPU, bitwise=False) is torch.bfloat16
+    assert compute_dtype(config, gpu, bitwise=True) is torch.bfloat16
 
 
 def test_mistral_without_a_window_is_a_llama(tmp_path: pathlib.Path) -> None:

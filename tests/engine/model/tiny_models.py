@@ -73,7 +73,9 @@ def write_model(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
     return folder
 
 
-def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) -> Decoder:
+def load_dummy(
+    folder: pathlib.Path, *, bitwise: bool = True, device: torch.device = CPU, **changes: Any
+) -> Decoder:
     """A dummy model with the tiny config, changed."""
     config = load_model_config(write_config(folder, **changes))
     return load_model(
@@ -82,7 +84,7 @@ def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) ->
         load_format="dummy",
         bitwise=bitwise,
         positions=config.max_model_len,
-        device=CPU,
+        device=device,
         progress=lambda fraction: None,
     )
 

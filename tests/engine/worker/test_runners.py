@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from triolet.engine.model.decoder import Decoder
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
@@ -15,8 +16,9 @@ from triolet.engine.worker.native.runner import NativeRunner
 from triolet.engine.worker.torch import runner as model_runner
 from triolet.engine.worker.torch.runner import ModelRunner
 
+from ..gpu import GPU_MARKS
 from ..kernels.small_models import load_native, needs_kernels
-from ..model.tiny_models import load_dummy, random_tokens, write_config
+from ..model.tiny_models import CPU, load_dummy, random_tokens, write_config
 
 PROMPT = random_tokens(40, seed=4)
 
@@ -35,10 +37,19 @@ MakeRunner = Callable[[], Runner]
 SIZES: dict[str, Any] = {"rows": 4, "blocks": 40, "block_tokens": 16, "length": 128}
 
 
-@pytest.fixture(params=["torch", pytest.param("native", marks=needs_kernels)])
+GPU = torch.device("cuda")
+DEVICES = {"torch": CPU, "gpu": GPU}
+KINDS = [
+    "torch",
+    pytest.param("gpu", marks=GPU_MARKS),
+    pytest.param("native", marks=needs_kernels),
+]
+
+
+@pytest.fixture(params=KINDS)
 def make_runner(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> MakeRunner:
-    if request.param == "torch":
-        model = load_dummy(tmp_path)
+    if request.param in DEVICES:
+        model = load_dummy(tmp_path, device=DEVICES[request.param])
         return lambda: ModelRunner.of(model, **SIZES)
     folder = write_config(tmp_path)
     return lambda: NativeRunner.of(load_native(folder, dummy=True), **SIZES)
@@ -250,9 +261,11 @@ def test_what_is_no_number_in_a_block_harms_no_row_that_has_it_next(
     def streams(kind: str, left_behind: float) -> list[list[int]]:
         runner = make_runner()
         if isinstance(runner, ModelRunner):
-            model = load_dummy(tmp_path, bitwise=kind == "bitwise")
+            device = runner._model.device
+            model = load_dummy(tmp_path, bitwise=kind == "bitwise", device=device)
             runner = ModelRunner.of(model, **SIZES)
-            for memory in (*runner._cache.keys, *runner._cache.values):
+            cache = runner._forward.cache
+            for memory in (*cache.keys, *cache.values):
                 memory.fill_(left_behind)
         else:
             words = np.array([left_behind], np.float32).view(np.uint16)[1:]  # as bfloat16
