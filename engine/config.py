@@ -20,6 +20,7 @@ EXECUTORS = ("auto", "native", "torch", "null")
 # Modules of worker processes, by name, not by import: a process boundary is an import boundary.
 WORKER_MODULE = "triolet.engine.worker.process"
 NATIVE_WORKER_MODULE = "triolet.engine.worker.native_process"
+TORCH_WORKER_MODULE = "triolet.engine.worker.torch_process"
 # Of native kernels, best first; `kernels/build` compiles them.
 ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
@@ -201,6 +202,8 @@ class EngineSettings:
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-def worker_module_ahead(executor: str) -> str:
+def worker_module_ahead(settings: EngineSettings) -> str:
     """Of a worker that is started with its engine, before it can know what to load."""
-    return NATIVE_WORKER_MODULE if executor in ("auto", "native") else WORKER_MODULE
+    if settings.executor == "torch" or settings.device != "cpu":
+        return TORCH_WORKER_MODULE
+    return WORKER_MODULE if settings.executor == "null" else NATIVE_WORKER_MODULE

@@ -36,6 +36,7 @@ ROOMS = {
     "engine.worker": [
         "kv_plan", "executor_interface", "input_batch", "numerics",
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
+        "torch_process",
     ],
     "runtime": [
         "errors", "events", "messages", "config", "hub", "text", "journal", "processes",

@@ -56,6 +56,7 @@ RUN_BY_TESTS = {
     "triolet.bench.serving.transformers_process",
     "triolet.bench.steps.timeline_picture",
     "triolet.engine.worker.native_process",
+    "triolet.engine.worker.torch_process",
     "triolet.fuzz.chaos.chaos_server",
     "triolet.fuzz.chaos.poisoned_engine",
     "triolet.runtime.frontend.frontend",

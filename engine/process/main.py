@@ -104,14 +104,12 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
 def spare_workers(settings: EngineSettings) -> Spares:
     """A worker that has imported everything, to take the place of one that dies.
 
-    With several workers all are new after a death, and with torch a start is more than imports:
-    there it would be of no use.
+    With several workers all are new after a death: there it would be of no use.
     """
-    use = settings.workers == 1 and settings.executor != "torch" and settings.device == "cpu"
     return Spares(
         role="worker",
-        module=worker_module_ahead(settings.executor),
-        count=int(use),
+        module=worker_module_ahead(settings),
+        count=int(settings.workers == 1),
         warm_up_s=settings.boot_timeout_s,
         ladder=LadderTimes(),
         readiness=Readiness(),

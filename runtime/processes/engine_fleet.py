@@ -99,7 +99,7 @@ class EngineFleet:
         """An engine's first worker starts with it, and imports beside it."""
         if self.module != ENGINE_MODULE:
             return ()  # it is not known what that one has
-        return (worker_module_ahead(self.settings.engine.executor),)
+        return (worker_module_ahead(self.settings.engine),)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `engines`: see `ProcessSupervisor.run`.

@@ -3,12 +3,20 @@
 import math
 import os
 import pathlib
+from importlib import import_module
 from typing import Any
 
 import attrs
 import pytest
 
-from triolet.engine.config import STEP_TOKENS_MAX, EngineSettings
+from triolet.engine.config import (
+    NATIVE_WORKER_MODULE,
+    STEP_TOKENS_MAX,
+    TORCH_WORKER_MODULE,
+    WORKER_MODULE,
+    EngineSettings,
+    worker_module_ahead,
+)
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.host import cores, memory_bytes, threads_default
 
@@ -89,3 +97,20 @@ def test_a_quota_counts_as_whole_cores(
 
 def test_memory_is_counted_in_bytes() -> None:
     assert memory_bytes() > 2**27
+
+
+@pytest.mark.parametrize(
+    ("settings", "module"),
+    [
+        ({}, NATIVE_WORKER_MODULE),
+        ({"executor": "native"}, NATIVE_WORKER_MODULE),
+        ({"executor": "null"}, WORKER_MODULE),
+        ({"executor": "torch"}, TORCH_WORKER_MODULE),
+        ({"device": "cuda"}, TORCH_WORKER_MODULE),
+    ],
+)
+def test_a_worker_ahead_imports_what_its_executor_needs(
+    settings: dict[str, Any], module: str
+) -> None:
+    assert worker_module_ahead(EngineSettings(model="", **settings)) == module
+    import_module(module)
