@@ -68,11 +68,17 @@ def parse(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     for word in words:
         if word in BENCHMARKS:
             found.append((word, []))
-        elif found and (word.startswith("-") or word.isdigit() or word in SHAPES):
+        elif found and _belongs(word, found[-1][1]):
             found[-1][1].append(word)
         else:
             raise UnknownBenchmark(word)
     return found or [(name, []) for name in BENCHMARKS]
+
+
+def _belongs(word: str, before: Sequence[str]) -> bool:
+    """To the benchmark that has the words `before`: an option, what follows one, or a size."""
+    follows_option = bool(before) and before[-1].startswith("--")
+    return follows_option or word.startswith("-") or word.isdigit() or word in SHAPES
 
 
 def describe() -> str:

@@ -1,10 +1,11 @@
-"""Cost of a decode step of the torch executor.
+"""Cost of a decode step of the torch executor, and its prefill.
 
     python -m triolet.bench torch_executor
+    python -m triolet.bench torch_executor --device cuda --shape 8B --context 512
 
-A dummy model of the bundled model's size (3.5 M parameters), steps as a worker executes them:
-forward pass, sampling, bookkeeping. Wall and CPU time in ms; the least of all steps is what the
-code costs, the median what this machine made of it.
+A dummy model, by default of the bundled model's size (3.5 M parameters), steps as a worker executes
+them: forward pass, sampling, bookkeeping. Wall and CPU time in ms; the least of all steps is what
+the code costs, the median what this machine made of it.
 """
 
 import argparse
@@ -31,6 +32,21 @@ CONFIG = {
     "tie_word_embeddings": True,
     "dtype": "bfloat16",
 }
+# The sizes of Qwen3 0.6B and Llama 3 8B.
+LARGER = {"vocab_size": 128256, "head_dim": 128, "num_key_value_heads": 8}
+SHAPES = {
+    "bundled": CONFIG,
+    "0.6B": CONFIG | LARGER | {
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "intermediate_size": 3072,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "vocab_size": 151936,
+        "max_position_embeddings": 4096,
+    },
+    "8B": CONFIG | LARGER | {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "tie_word_embeddings": False, "max_position_embeddings": 4096,
+    },
+}  # fmt: skip
+BATCHES = (1, 16, 64)
 BLOCK_TOKENS = 16
 
 
@@ -39,18 +55,20 @@ def no_mask() -> Mask:
     raise AssertionError("no row is masked")
 
 
-def make_executor(folder: pathlib.Path, rows: int, arguments: argparse.Namespace) -> TorchExecutor:
+def make_executor(folder: pathlib.Path, arguments: argparse.Namespace) -> TorchExecutor:
     """A loaded dummy model with room for all rows."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(SHAPES[arguments.shape]))
     settings = EngineSettings(
         model=str(folder),
         load_format="dummy",
+        device=arguments.device,
         threads=arguments.threads,
         bitwise=not arguments.plain,
-        max_num_seqs=rows,
+        max_num_seqs=max(BATCHES),
     )
     executor = TorchExecutor(settings, 0)
-    executor.load(lambda phase, fraction: None)
+    ready = executor.load(lambda phase, fraction: None)
+    print(f"{arguments.shape}, {arguments.device}: {'' if ready.bitwise else 'not '}bitwise")
     return executor
 
 
@@ -58,6 +76,7 @@ def measure(executor: TorchExecutor, rows: int, arguments: argparse.Namespace) -
     """Prefill every row alone, then decode all of them together."""
     context = arguments.context
     blocks = -(-(context + arguments.steps + 1) // BLOCK_TOKENS)
+    begin = time.perf_counter()
     for row in range(rows):
         sampling = RowSampling(
             temperature=arguments.temperature, top_k=0, top_p=0.95, min_p=0.0, seed=row
@@ -72,6 +91,7 @@ def measure(executor: TorchExecutor, rows: int, arguments: argparse.Namespace) -
         )
         step = Step(number=row, new=[new], rows=[row], token_counts=[context], samples=[True])
         executor.execute(step, no_mask)
+    prefilled = rows * context / (time.perf_counter() - begin)
     walls, processors = [], []
     for number in range(arguments.steps):
         step = Step(
@@ -84,24 +104,29 @@ def measure(executor: TorchExecutor, rows: int, arguments: argparse.Namespace) -
         executor.execute(step, no_mask)
         walls.append((time.perf_counter() - wall) * 1000)
         processors.append((time.process_time() - processor) * 1000)
+    executor.execute(Step(number=0, finished=list(range(rows))), no_mask)
     print(
         f"batch {rows:3}  context {context:5}  wall min {min(walls):6.2f} median"
         f" {statistics.median(walls):6.2f}  cpu min {min(processors):6.2f} ms/step"
+        f"  prefill {prefilled:6.0f} tokens/s"
     )
 
 
 def main() -> None:
-    """Measure batches 1, 16 and 64."""
+    """Measure the batches, one after another."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="bundled")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--plain", action="store_true", help="not bitwise")
     arguments = parser.parse_args()
-    for rows in (1, 16, 64):
-        with tempfile.TemporaryDirectory() as folder:
-            measure(make_executor(pathlib.Path(folder), rows, arguments), rows, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        executor = make_executor(pathlib.Path(folder), arguments)
+        for rows in BATCHES:
+            measure(executor, rows, arguments)
 
 
 if __name__ == "__main__":

@@ -95,10 +95,20 @@ def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
 
 
 def test_words_belong_to_the_benchmark_before_them() -> None:
-    words = ["offline", "small", "--rounds", "2", "bridge", "frontend", "--help"]
+    words = [
+        "offline",
+        "small",
+        "--rounds",
+        "2",
+        "bridge",
+        "--device",
+        "cuda",
+        "frontend",
+        "--help",
+    ]
     assert parse(words) == [
         ("offline", ["small", "--rounds", "2"]),
-        ("bridge", []),
+        ("bridge", ["--device", "cuda"]),
         ("frontend", ["--help"]),
     ]
 
