@@ -177,10 +177,7 @@ class Ledger:
         return entry
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
-        """Write new tokens down and return what counts, in order, for delivery.
-
-        An output with a finish reason ends its request here.
-        """
+        """Write new tokens down, end what is finished; what counts, in order, for delivery."""
         self._out_of_order = False
         tokens = self._accept_columns(peer, outputs, now)
         whole, refused = self._accept_outputs(peer, outputs.outputs, now)
@@ -224,6 +221,8 @@ class Ledger:
                 self.replays.handle_refused(entry, EngineDraining(), now)
                 refused.append(entry)
                 continue
+            if output.events and not entry.handle_events(output.events):
+                continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
                 entry.handle_tokens(now, self.latencies, output.prefill_s)
@@ -243,9 +242,7 @@ class Ledger:
         )
 
     def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[LedgerEntry]:
-        """The engine does not know these. Returns them, which wait as those of a dead one do: who
-        may have them may have changed since they were sent.
-        """
+        """The engine does not know these. Returns them, which wait as those of a dead one do."""
         lost = []
         for key in reply.unknown:
             entry = self._entries.get(key.request_id)
@@ -259,6 +256,7 @@ class Ledger:
         """This incarnation of an engine will not come back. Returns its requests, which wait."""
         entries = list(self._placed.get(peer, {}).values())
         for entry in entries:
+            entry.attempts -= entry.is_queued
             self._lose(entry, EngineDied(str(peer), cause), now)
         self._heard_at.pop(peer, None)
         return entries

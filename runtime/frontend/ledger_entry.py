@@ -14,13 +14,21 @@ Sans-IO: values, and times as `now`. `ledger` decides, `core_client` carries out
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import attrs
 
 from ...engine.errors import EngineError
-from ...engine.messages import AbortRequests, AddRequest, FinishReason, GrantCredit, RequestOutput
+from ...engine.messages import (
+    AbortRequests,
+    AddRequest,
+    FinishReason,
+    GrantCredit,
+    RequestEvent,
+    RequestEventKind,
+    RequestOutput,
+)
 from ...transports.links.channel import Peer
 from ..journal.records import EngineLife, Placement
 from .latencies import Latencies
@@ -193,9 +201,10 @@ class LedgerEntry:
     is_adopted: bool = False
     # Which engine had it last, if one had in this life.
     left: Peer | None = None
-    # Sendings since the last new token, with the one that brought it; refusals for draining are
-    # not counted.
+    # Sendings since the last new token, with the one that brought it; not counted are refusals for
+    # draining, and engines that died while it waited in their queues.
     attempts: int = 0
+    is_queued: bool = False  # the engine that has it said so last; asked for of replays alone
     # Since when no engine has taken it, and the error that it ends by if none does.
     lost_at: float = math.inf
     lost_by: EngineError | None = None
@@ -230,6 +239,7 @@ class LedgerEntry:
         """It goes to this engine; without `ready`, to one that computes as the last one did."""
         self.is_replayed = self.attempt != 0
         self.attempts += 1
+        self.is_queued = False
         self.attempt, self.peer = attempt, peer
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
@@ -250,8 +260,14 @@ class LedgerEntry:
                 gaps.observe(pause_s)
             state.handle_tokens(now)
             self.attempts, self.lost_at, self.lost_by = 1, math.inf, None
-            self.is_adopted = False
+            self.is_adopted = self.is_queued = False
         self.token_at = now
+
+    def handle_events(self, events: Iterable[RequestEvent]) -> bool:
+        """What its engine does with it; whether its client has asked for that, too."""
+        for event in events:
+            self.is_queued = event.kind is RequestEventKind.QUEUED
+        return self.request.events
 
     def count_end(self, latencies: Latencies, now: float) -> None:
         """It has ended; without tokens it took no time."""
@@ -279,6 +295,7 @@ class LedgerEntry:
             credit=self.credit,
             sampling=sampling,
             replayed=self.is_replayed,
+            events=self.request.events or self.is_replayed,
             in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
 

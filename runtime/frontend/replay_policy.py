@@ -9,7 +9,8 @@
   or nothing can go on with it. The client then gets the error of the loss, which is retryable.
 
 A request that an engine refuses because it drains has lost no attempt, and goes on waiting from
-when it was lost first.
+when it was lost first. Nor has one that still waited in the queue of an engine that died: where
+more come over than run at once, the last have waited through a dozen deaths in a minute.
 
 Sans-IO: times in, decisions out. Bounded by the ledger's entries, which admission bounds.
 """

@@ -36,7 +36,7 @@ class ModelRunner:
     ) -> "ModelRunner":
         """Allocate cache and tables. `length` bounds the tokens of one row."""
         make: Callable[..., Forward] = PlannedForward.of
-        if model.bitwise and model.device.type == "cuda":
+        if model.device.type == "cuda" and model.bitwise:
             # Imports Triton, which comes with a torch for GPUs alone.
             from .tile_forward import TileForward
 

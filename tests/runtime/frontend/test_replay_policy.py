@@ -13,6 +13,8 @@ from triolet.engine.messages import (
     AddRequest,
     EngineReady,
     FinishReason,
+    RequestEvent,
+    RequestEventKind,
     RequestKey,
     RequestOutput,
     ResyncReply,
@@ -25,6 +27,7 @@ from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, LedgerStatu
 from triolet.runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from triolet.transports.links.channel import Peer
 
+_E = RequestEventKind
 GONE = Peer("engine", 0, 1)
 SUCCESSOR = Peer("engine", 0, 2)
 OTHER = Peer("engine", 1, 1)
@@ -67,12 +70,19 @@ def say(ledger: Ledger, peer: Peer, attempt: int, index: int) -> None:
     ledger.handle_outputs(peer, StepOutputs(1, [], [attempt], [index], [7]), 50.0)
 
 
-def refuse(ledger: Ledger, peer: Peer, add: AddRequest, now: float) -> None:
-    output = RequestOutput(
+def answer(add: AddRequest, **fields: Any) -> RequestOutput:
+    return RequestOutput(
         request_id=add.request_id,
         attempt=add.attempt,
         first_index=len(add.output_token_ids),
         token_ids=[],
+        **fields,
+    )
+
+
+def refuse(ledger: Ledger, peer: Peer, add: AddRequest, now: float) -> None:
+    output = answer(
+        add,
         finish_reason=FinishReason.ERROR,
         error="draining",
         error_code=EngineDraining.code,
@@ -199,6 +209,26 @@ def test_attempts_are_bounded_until_the_next_token() -> None:
         say(ledger, OTHER, add.attempt, len(add.output_token_ids))
         ledger.handle_peer_gone(OTHER, "SIGSEGV", now)
     assert isinstance(decide(ledger, {OTHER: READY}, 120.0)[0], PlaceOn)
+
+
+@pytest.mark.parametrize(("last", "counts"), [(_E.QUEUED, False), (_E.SCHEDULED, True)])
+def test_engines_that_die_while_it_waits_for_its_turn_are_no_attempts(
+    last: RequestEventKind, counts: bool
+) -> None:
+    ledger = make(attempts=3)
+    for now in range(101, 120):
+        decision = decide(ledger, {OTHER: READY}, now)[0]
+        if isinstance(decision, Fail):
+            break
+        add = ledger.handle_replay(decision.entry, OTHER, now, ready=READY)
+        assert add.events
+        for kind in (_E.QUEUED, last):
+            event = answer(add, events=(RequestEvent(kind, 3),))
+            # The ledger has asked for it, and not the client.
+            assert ledger.handle_outputs(OTHER, StepOutputs(1, [event]), now).outputs == []
+        ledger.handle_peer_gone(OTHER, "SIGKILL", now)
+        ledger.check_invariants()
+    assert isinstance(decision, Fail) == counts
 
 
 def test_an_engine_that_forgets_it_again_and_again_is_an_attempt_each_time() -> None:
