@@ -42,7 +42,11 @@ def make_executor(
 
 
 def _best(settings: EngineSettings) -> str:
-    """Native where it serves the model, else torch; a choice that costs speed is logged."""
+    """Native where it serves the model, else torch; a choice that costs speed is logged. On a GPU
+    there is no other.
+    """
+    if settings.device != "cpu":
+        return "torch"
     from ..model_config.config import load_model_config
     from .native.executor import native_fault
 
