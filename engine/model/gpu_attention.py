@@ -26,6 +26,8 @@ from .layers import GPU_TILE_ROWS
 
 # Query rows of a program: the least that a Hopper GPU's widest products take.
 QUERY_ROWS = 64
+# Of one head of one token: beyond it, two key tiles are more than a multiprocessor holds.
+WIDE_BYTES = 512
 # A split is as long as gives the longest sequence at most so many, and at least so long.
 SPLITS_MAX = 64
 SPLIT_TOKENS_LEAST = 256
@@ -120,7 +122,8 @@ class PagedReads:
             KEY_TILE=KEY_TILE_TOKENS,
             **sizes,
             num_warps=4,
-            num_stages=2,
+            # Two tiles of keys and values on their way, where they fit the shared memory.
+            num_stages=2 if padded(size) * keys.element_size() <= WIDE_BYTES else 1,
         )
         result_THD = torch.empty(query_THD.shape, dtype=keys.dtype, device=keys.device)
         _add_splits[(tokens, heads)](*found, tile.positions, result_THD, **sizes, num_warps=4)
