@@ -88,7 +88,6 @@ class PagedReads:
     tokens: TileTokens
     block_tables: Tensor  # (rows, B) int64, on the device
     results: SplitResults
-    shape: AttentionShape
     window: int
     split_tokens: int
 

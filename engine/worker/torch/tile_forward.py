@@ -65,7 +65,7 @@ class TileForward:
         inputs = torch.zeros((5, GPU_TILE_ROWS), dtype=torch.int64, device=device)
         tokens, results = TileTokens(*inputs), SplitResults.allocate(shape, length, device)
         reads = {
-            window: PagedReads(tokens, tables, results, shape, window, split_tokens_of(length))
+            window: PagedReads(tokens, tables, results, window, split_tokens_of(length))
             for window in shape.windows
         }
         embedded = torch.zeros((GPU_TILE_ROWS, model.config.hidden_size), device=device)
