@@ -95,21 +95,26 @@ def has_ended(death_fd: int) -> bool:
 
 
 def arm_death_signal(control_fd: int) -> int:
-    """Have the kernel send SIGKILL to us when our parent dies, and return the parent's pid.
+    """`request_death_signal`, and return the parent's pid.
 
     It works while C code holds the interpreter lock, when no Python of ours could notice anything.
     Exits at once if the parent is dead already. `control_fd` is our end of the socketpair which the
     parent made: its credentials name the maker, so no pid on the command line can be stale. Raises
     `OSError` where the kernel refuses. Harmless when repeated.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) is refused")
+    request_death_signal()
     parent_pid = maker_of(control_fd)
     # In this order: a parent that dies before this line is seen here, a later one by the kernel.
     if os.getppid() != parent_pid:
         os._exit(EXIT_ORPHANED)
     return parent_pid
+
+
+def request_death_signal() -> None:
+    """Have the kernel send SIGKILL to us when our parent dies. Raises `OSError` if it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) is refused")
 
 
 def maker_of(socketpair_fd: int) -> int:

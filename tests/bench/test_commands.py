@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -92,6 +94,28 @@ def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
         run.terminate()
         assert run.wait() == 128 + signal.SIGTERM
     assert not benchmark.exists()
+
+
+KILLED = """
+import os, time
+from triolet.bench.parts.step_ring import forked
+
+with forked(lambda: time.sleep(600), min(os.sched_getaffinity(0))):
+    print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_benchmark_has_forked_dies_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        child = os.pidfd_open(int(run.stdout.readline()))
+        run.kill()
+    ended = select.poll()
+    ended.register(child, select.POLLIN)
+    assert ended.poll(10_000)
+    os.close(child)
 
 
 def test_words_belong_to_the_benchmark_before_them() -> None:
