@@ -242,7 +242,9 @@ class Ledger:
         )
 
     def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[LedgerEntry]:
-        """The engine does not know these. Returns them, which wait as those of a dead one do."""
+        """The engine does not know these. Returns them, which wait as those of a dead one do: who
+        may have them may have changed since they were sent.
+        """
         lost = []
         for key in reply.unknown:
             entry = self._entries.get(key.request_id)
