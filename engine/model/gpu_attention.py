@@ -45,8 +45,11 @@ def split_tokens_of(length: int) -> int:
 
 def workspace_bytes(shape: AttentionShape, length: int) -> int:
     """What `SplitResults` take."""
-    splits = -(-length // split_tokens_of(length))
-    return 4 * GPU_TILE_ROWS * shape.heads * splits * (padded(shape.size) + 2)
+    return 4 * GPU_TILE_ROWS * shape.heads * _splits_of(length) * (padded(shape.size) + 2)
+
+
+def _splits_of(length: int) -> int:
+    return -(-length // split_tokens_of(length))
 
 
 @attrs.frozen(eq=False)
@@ -56,15 +59,15 @@ class SplitResults:
     attended: Tensor  # (T, H, splits, channels padded to a power of two), not yet divided
     largest: Tensor  # (T, H, splits)
     weights: Tensor  # (T, H, splits), the sum of them
+    split_tokens: int
 
     @classmethod
     def allocate(cls, shape: AttentionShape, length: int, device: torch.device) -> "SplitResults":
         """For sequences of at most `length` tokens."""
-        size = GPU_TILE_ROWS, shape.heads, -(-length // split_tokens_of(length))
-        return cls(
-            torch.zeros((*size, padded(shape.size)), device=device),
-            *(torch.zeros(size, device=device) for _ in range(2)),
-        )
+        size = GPU_TILE_ROWS, shape.heads, _splits_of(length)
+        attended = torch.zeros((*size, padded(shape.size)), device=device)
+        largest, weights = (torch.zeros(size, device=device) for _ in range(2))
+        return cls(attended, largest, weights, split_tokens_of(length))
 
 
 @attrs.frozen(eq=False)
@@ -89,7 +92,6 @@ class PagedReads:
     block_tables: Tensor  # (rows, B) int64, on the device
     results: SplitResults
     window: int
-    split_tokens: int
 
     def attend(self, query_THD: Tensor, cache: KvCache, layer: int, *, scale: float) -> Tensor:
         """Attend in one layer; the result has the cache's dtype. `query_THD` is contiguous."""
@@ -103,7 +105,7 @@ class PagedReads:
             "HEADS": heads,
             "SIZE": size,
             "SPLITS": splits,
-            "SPLIT_TOKENS": self.split_tokens,
+            "SPLIT_TOKENS": results.split_tokens,
             "WINDOW": self.window,
             "WIDTH": padded(size),
         }

@@ -47,6 +47,11 @@ def padded_rows(rows: int, device: torch.device, *, bitwise: bool = True) -> int
     return -(-rows // tile) * tile if bitwise else rows
 
 
+def _in_tiles(multiply: Linear, x_TK: Tensor, rows: int) -> Tensor:
+    tiles = [multiply(x_TK[begin : begin + rows]) for begin in range(0, len(x_TK), rows)]
+    return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+
+
 @attrs.define(eq=False)
 class PackedLinear:
     """`x @ weight.T` by oneDNN over a weight in oneDNN's own layout: in tiles of 16 rows, or whole.
@@ -67,12 +72,11 @@ class PackedLinear:
     def __call__(self, x_TK: Tensor) -> Tensor:
         """The products, contiguous."""
         multiply = torch.ops.mkldnn._linear_pointwise
-        step = self._tile_rows or max(1, len(x_TK))
-        tiles = [
-            multiply(x_TK[begin : begin + step], self._packed, None, "none", [], "")
-            for begin in range(0, len(x_TK), step)
-        ]
-        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+        return _in_tiles(
+            lambda x_tK: multiply(x_tK, self._packed, None, "none", [], ""),
+            x_TK,
+            self._tile_rows or max(1, len(x_TK)),
+        )
 
 
 @attrs.define(eq=False)
@@ -116,11 +120,7 @@ class TileLinear:
 
     def __call__(self, x_TK: Tensor) -> Tensor:
         """The products, contiguous."""
-        tiles = [
-            functional.linear(x_TK[begin : begin + GPU_TILE_ROWS], self._weight_NK)
-            for begin in range(0, len(x_TK), GPU_TILE_ROWS)
-        ]
-        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+        return _in_tiles(lambda x_tK: functional.linear(x_tK, self._weight_NK), x_TK, GPU_TILE_ROWS)
 
 
 @attrs.define(eq=False)

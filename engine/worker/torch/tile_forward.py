@@ -18,13 +18,7 @@ from torch import Tensor
 
 from ...model.attention import AttentionPlan, KvCache, block_slots
 from ...model.decoder import Decoder
-from ...model.gpu_attention import (
-    PagedReads,
-    SplitResults,
-    TileTokens,
-    group_tokens_of,
-    split_tokens_of,
-)
+from ...model.gpu_attention import PagedReads, SplitResults, TileTokens, group_tokens_of
 from ...model.layers import GPU_TILE_ROWS
 from ..input_batch import StepInputs
 from .forward import BlockTables, allocate_cache, embeds_of
@@ -47,9 +41,8 @@ class TileForward:
     _inputs: Tensor
     _embedded: Tensor  # (128, N), the graph's input
     _reads: dict[int, PagedReads]
-    # The last hidden states (128, N), overwritten by each replay; without a graph, none.
-    _hidden: Tensor | None = None
-    _graph: "torch.cuda.CUDAGraph | None" = None
+    # The pass, and its result (128, N), which each replay overwrites.
+    _captured: "tuple[torch.cuda.CUDAGraph, Tensor] | None" = None
     _changed: set[int] = attrs.field(factory=set, init=False)
 
     @classmethod
@@ -64,10 +57,7 @@ class TileForward:
         tables = host.ids.to(device)
         inputs = torch.zeros((5, GPU_TILE_ROWS), dtype=torch.int64, device=device)
         tokens, results = TileTokens(*inputs), SplitResults.allocate(shape, length, device)
-        reads = {
-            window: PagedReads(tokens, tables, results, window, split_tokens_of(length))
-            for window in shape.windows
-        }
+        reads = {window: PagedReads(tokens, tables, results, window) for window in shape.windows}
         embedded = torch.zeros((GPU_TILE_ROWS, model.config.hidden_size), device=device)
         made = cls(model, cache, host, tables, inputs, embedded, reads)
         if device.type == "cuda" and model.config.experts is None:
@@ -89,8 +79,7 @@ class TileForward:
             changed = self._host_tables.ids[rows].to(self._tables.device)
             self._tables.index_copy_(0, rows.to(self._tables.device), changed)
             self._changed.clear()
-        with torch.inference_mode():
-            states = list(self._tiles(inputs))
+        states = list(self._tiles(inputs))
         return states[0] if len(states) == 1 else torch.cat(states)
 
     def _tiles(self, inputs: StepInputs) -> Iterator[Tensor]:
@@ -110,10 +99,11 @@ class TileForward:
             yield state.clone() if len(plans) > 1 else state
 
     def _replay(self) -> Tensor:
-        if self._graph is None or self._hidden is None:
+        if self._captured is None:
             return self._compute()
-        self._graph.replay()
-        return self._hidden
+        graph, hidden = self._captured
+        graph.replay()
+        return hidden
 
     def _compute(self) -> Tensor:
         tokens = TileTokens(*self._inputs)
@@ -133,8 +123,8 @@ class TileForward:
                     self._compute()
             torch.cuda.synchronize(self._model.device)
             with torch.cuda.graph(graph, stream=aside):
-                self._hidden = self._compute()
-        self._graph = graph
+                hidden = self._compute()
+        self._captured = graph, hidden
 
 
 def _place(target: Tensor, given: Tensor, first: int) -> None:

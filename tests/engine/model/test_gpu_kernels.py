@@ -14,7 +14,6 @@ from triolet.engine.model.gpu_attention import (
     SplitResults,
     TileTokens,
     group_tokens_of,
-    split_tokens_of,
 )
 from triolet.engine.model.layers import RmsNorm
 
@@ -85,7 +84,7 @@ def attend(shape: AttentionShape, cache: KvCache, tables: Tensor, groups: list[t
         filled([first for first, _ in groups]), filled([count for _, count in groups]),
     )  # fmt: skip
     window, results = shape.windows[0], SplitResults.allocate(shape, LENGTH, DEVICE)
-    reads = PagedReads(tile, tables, results, window, split_tokens_of(LENGTH))
+    reads = PagedReads(tile, tables, results, window)
     query = random(len(TOKENS), shape.heads, shape.size, seed=4)
     return reads.attend(query, cache, 0, scale=shape.scale)
 

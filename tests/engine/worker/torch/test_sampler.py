@@ -14,6 +14,7 @@ from triolet.engine.worker.torch import sampler
 from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, philox4x32, sample_tokens, unpack_mask
 
+from ...gpu import on_gpu
 from .. import specified_sampler
 from ..sampling_cases import DISTRIBUTIONS, random_logits, sampling
 from ..specified_sampler import Place, specified
@@ -67,8 +68,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert sample(torch.zeros(1, 5000), greedy) == [0]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_gpu
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0, 8.0])
 def test_cuda_draws_and_scores_what_a_cpu_does(spread: float) -> None:
     logits = torch_logits(60, 5000, seed=3, spread=spread)

@@ -38,7 +38,7 @@ def inputs_of(work: Sequence[tuple[int, int, int]], embeds: list[EmbedSpan]) -> 
 def test_tiles_compute_what_a_planned_pass_does(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    """The second step's embeddings are across two tiles in the first."""
+    """Given embeddings reach from the first step's first tile into its second."""
     monkeypatch.setattr(tile_forward, "GPU_TILE_ROWS", TILE)
     monkeypatch.setattr(gpu_attention, "GPU_TILE_ROWS", TILE)
     family: dict[str, Any] = {"architectures": [MISTRAL], "sliding_window": window}
