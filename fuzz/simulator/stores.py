@@ -48,7 +48,9 @@ class Stores:
             writer.memory = _Nowhere()
 
     def store(self, make: Callable[[], None], tear: Callable[[], None]) -> None:
-        """One store of a process whose death is planned, whole or not."""
+        """One store of a process whose death is planned, whole or not; none after that."""
+        if self.is_fatal:
+            return  # a writer in the midst of several still has the memory of before
         if self._left:
             self._left -= 1
             make()

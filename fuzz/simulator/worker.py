@@ -199,8 +199,13 @@ class SimExecutor:
 
     def submit(self, step: Step) -> None:
         """See `step_loop.StepExecutor`."""
-        if not self.process.is_alive:
-            return  # its tasks have still to end
+        self._seeds.update((new.row, new.sampling.seed) for new in step.new)
+        seeds = [self._seeds[row] for row in step.rows]
+        if not self.process.is_alive:  # its tasks have still to end
+            # It may have died at the last word of this step's place in the table, which names
+            # requests that these tasks have time to forget.
+            self.lost.update(seeds)
+            return
         if self.worker.number == 0:
             self.worker.number = step.number - 1  # of a worker in the place of another
         if self.family:
@@ -211,9 +216,7 @@ class SimExecutor:
         now, rows = trio.current_time(), step.rows
         self._free_at = max(self._free_at, now) + took_s
         for new in step.new:
-            self._seeds[new.row] = seed = new.sampling.seed - self.family
-            self._taken_at[seed] = now
-        seeds = [self._seeds[row] for row in rows]
+            self._taken_at[self._seeds[new.row]] = now
         alone = self.worker._rows[rows[0]].computed_tokens if len(rows) == 1 else 0
         self._answers[step.number] = _Answer(self._free_at, answer, seeds, alone)
         if self.fatal:

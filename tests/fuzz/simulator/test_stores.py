@@ -52,6 +52,16 @@ def test_what_is_stored_before_a_death_is_left_and_nothing_after(
     assert life_that_dies(after, is_torn=True) == bytes(map(int, torn))
 
 
+def test_a_writer_in_the_midst_of_several_stores_stores_nothing_after_its_death() -> None:
+    left = bytearray(4)
+    writer, stores = Writer(memoryview(left)), Stores()
+    stores.add(writer)
+    stores.plan_death(0, stores.end, is_torn=True)
+    memory = writer.memory
+    memory[:2], memory[2:] = b"ab", b"cd"
+    assert left == b"a\0\0\0"
+
+
 def test_the_dead_may_read_and_write_as_before() -> None:
     writer, stores = Writer(memoryview(bytearray(8))), Stores()
     stores.add(writer)
