@@ -13,6 +13,8 @@ from ...engine.messages import (
     AddRequest,
     EngineReady,
     FinishReason,
+    RequestEvent,
+    RequestEventKind,
     RequestKey,
     RequestOutput,
     Resync,
@@ -66,12 +68,14 @@ class _Engine:
     ready: EngineReady
     is_draining: bool = False
     said: dict[RequestKey, int] = attrs.field(factory=dict)
+    # How many tokens they came with.
+    begun: dict[RequestKey, int] = attrs.field(factory=dict)
     refused: dict[RequestKey, StepOutputs] = attrs.field(factory=dict)
 
     def add(self, message: AddRequest) -> list[StepOutputs]:
         key = RequestKey(message.request_id, message.attempt)
         assert key not in self.said, "an attempt came twice"
-        begun = len(message.output_token_ids)
+        begun = self.begun[key] = len(message.output_token_ids)
         if not self.is_draining:
             self.said[key] = begun
             return []
@@ -85,6 +89,9 @@ class _Engine:
         )
         self.refused[key] = StepOutputs(1, [output])
         return [self.refused[key]]
+
+    def waiting(self) -> list[RequestKey]:
+        return [key for key, said in self.said.items() if said == self.begun[key]]
 
     def say(self, key: RequestKey, first: int, count: int) -> StepOutputs:
         end = min(first + count, LENGTH)
@@ -103,6 +110,17 @@ class _Engine:
             first_index=first,
             token_ids=[token(key.request_id, i, self.ready.numerics_id) for i in range(first, end)],
             finish_reason=FinishReason.LENGTH if end == LENGTH else None,
+        )
+        return StepOutputs(1, [output])
+
+    def queue(self, key: RequestKey) -> StepOutputs:
+        event = RequestEvent(RequestEventKind.QUEUED, 1)
+        output = RequestOutput(
+            request_id=key.request_id,
+            attempt=key.attempt,
+            first_index=self.said[key],
+            token_ids=[],
+            events=(event,),
         )
         return StepOutputs(1, [output])
 
@@ -162,6 +180,9 @@ class LedgerWorld:
                 key = list(said)[act.which % len(said)]
                 if said[key] < LENGTH:
                     self.under_way.append((peer, self.engines[peer].say(key, said[key], act.count)))
+            case "queue" if waiting := self.engines[peer].waiting():
+                key = waiting[act.which % len(waiting)]
+                self.under_way.append((peer, self.engines[peer].queue(key)))
             case "deliver" | "double" if self.under_way:
                 self.deliver(act.which % len(self.under_way), keep=act.what == "double")
             case "drop" if self.under_way:
@@ -211,7 +232,7 @@ class LedgerWorld:
             peer: self.engines[peer].ready for peer in self.peers if peer not in self.refusing
         }
         self.ledger.replays.handle_engines(engines, frozenset({SAME, OTHER}))
-        for decision in self.ledger.replays.decide(self.now):
+        for decision in self.ledger.replays.decide(self.now, self.ledger.placed.queued()):
             request_id = decision.entry.request.request_id
             if isinstance(decision, Fail):
                 is_late = self.now >= self.lost_at[request_id] + WAIT_S
@@ -221,6 +242,9 @@ class LedgerWorld:
             else:
                 peer = decision.peers[int(self.now) % len(decision.peers)]
                 ready = self.engines[peer].ready
+                if decision.entry.peer is not None:  # whose abort is lost
+                    self.ledger.handle_recalled(decision.entry, self.now)
+                    self.sent[request_id] -= 1
                 self.send(
                     peer, self.ledger.handle_replay(decision.entry, peer, self.now, ready=ready)
                 )
@@ -258,7 +282,7 @@ class LedgerWorld:
             self.sent[entry.request.request_id] -= 1
             self.lost_at.setdefault(entry.request.request_id, self.now)
             self.refusing.add(peer)
-        if accepted.refused:
+        if accepted.refused or accepted.queued:
             self.place()
         if accepted.out_of_order:
             self.break_link(peer)
@@ -273,6 +297,8 @@ class LedgerWorld:
 
     def die(self, peer: Peer, numerics_id: str) -> None:
         """The successor is there at once; the dead one's messages may still come."""
+        for entry in self.ledger.placed.queued():
+            self.sent[entry.request.request_id] -= entry.peer == peer
         for entry in self.ledger.handle_peer_gone(peer, "SIGKILL", self.now):
             self.lost_at[entry.request.request_id] = self.now
         self.start(peer.rank, peer.epoch + 1, numerics_id)

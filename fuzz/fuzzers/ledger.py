@@ -7,7 +7,7 @@ sent as long or as often as it may.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import attrs
@@ -16,7 +16,7 @@ from ...engine.errors import EngineError
 from ...engine.messages import AddRequest, RequestOutput, ResyncReply, StepOutputs
 from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Numerics
+from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Numerics, Send
 from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from ...runtime.journal.judgement import Refusal
 from ...transports.links.channel import Peer
@@ -24,7 +24,7 @@ from ..doubles.ledger_world import ATTEMPTS_MAX, WAIT_S, Act, LedgerWorld
 from ..fuzzer import Fuzzer
 
 ACTS = (
-    *("add", "say", "say", "say", "deliver", "deliver"),
+    *("add", "say", "say", "say", "queue", "deliver", "deliver"),
     *("double", "drop", "break", "die", "die", "drain", "wait", "abort"),
 )
 MakeLedger = Callable[[], Ledger]
@@ -111,14 +111,23 @@ class _Ending(Ledger):
         return super().handle_outputs(peer, attrs.evolve(outputs, outputs=alike), now)
 
 
+class _Grudging(Ledger):
+    """Planted: what leaves the queue of its engine has had an attempt there."""
+
+    def handle_recalled(self, entry: LedgerEntry, now: float) -> Send | None:
+        """As if the engine had died of it."""
+        entry.attempts += 1
+        return super().handle_recalled(entry, now)
+
+
 class _Stubborn(ReplayPolicy):
     """Planted: attempts have no bound."""
 
-    def decide(self, now: float) -> list[ReplayDecision]:
+    def decide(self, now: float, queued: Iterable[LedgerEntry] = ()) -> list[ReplayDecision]:
         """As if nothing had been sent before."""
         for entry in self._waiting:
             entry.attempts = 0
-        return super().decide(now)
+        return super().decide(now, queued)
 
 
 class _Careless(ReplayPolicy):
@@ -162,6 +171,7 @@ FUZZER = Fuzzer[Act, MakeLedger](
         "a replay keeps its attempt": _maker(_Repeating),
         "nothing is said of what is missing": _maker(_Patient),
         "a drain ends a stream": _maker(_Ending),
+        "a place in a queue is an attempt": _maker(_Grudging),
         "attempts have no bound": _maker(Ledger, _Stubborn),
         "any engine will do": _maker(Ledger, _Careless),
         "nothing waits for an engine": _maker(Ledger, _Hasty),

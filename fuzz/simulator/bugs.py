@@ -158,6 +158,10 @@ def _end_refused(original: Broken, policy: ReplayPolicy, entry: Any, *cause: Any
     entry.attempts = policy.settings.replay_attempts_max
 
 
+def _abort_nothing(original: Broken, *args: Any) -> None:
+    original(*args)
+
+
 def _tell_no_one(original: Broken, client: CoreClient, *args: Any, exact: bool) -> None:
     original(client, *args, exact=True)
 
@@ -294,6 +298,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("other tokens come, and were not asked for", ReplayPolicy, "_decide", _allow_all),
     ("a stream waits for no engine", ReplayPolicy, "_late_at", _wait_no_longer),
     ("a refusal for draining ends a stream", ReplayPolicy, "handle_refused", _end_refused),
+    ("what leaves a queue is computed there, too", Ledger, "handle_recalled", _abort_nothing),
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),

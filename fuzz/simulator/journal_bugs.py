@@ -148,7 +148,8 @@ def _reverse(
 ) -> Any:
     entry = original(ledger, request, peer, *args, **also)
     if peer is not None:
-        ledger._placed[peer] = dict(reversed(ledger._placed[peer].items()))
+        placed = ledger.placed._of
+        placed[peer] = dict(reversed(placed[peer].items()))
     return entry
 
 

@@ -169,6 +169,7 @@ BREAKS: dict[str, str] = {
     "other tokens come, and were not asked for": "an inexact continuation without consent",
     "a stream waits for no engine": "a stream ends at once where an engine would come back",
     "a refusal for draining ends a stream": "a drain ends a stream",
+    "what leaves a queue is computed there, too": "an engine computes what another one has",
     "an engine keeps what is not wanted": "a lost abort is never made good",
     "an engine sends all again": "an engine repeats tokens that were delivered",
     "a block is leaked": "KV memory is lost with each longer request",

@@ -172,7 +172,7 @@ class CoreClient:
     def handle_rebuilt(self) -> None:
         """The ledger is whole: links begin, streams of engines that are gone go on elsewhere."""
         self.is_rebuilding = False
-        gone = self.engines.missing(self.ledger.peers())
+        gone = self.engines.missing(self.ledger.placed.peers())
         lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
         held, self._held = self._held, set()
         for peer in sorted(held):
@@ -205,7 +205,8 @@ class CoreClient:
         """Send what waits to engines that fit, and end what has waited too long."""
         now, placed, failed = trio.current_time(), Counter[Peer](), 0
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
-        for decision in self.ledger.replays.decide(now):
+        queued = self.ledger.placed.queued() if len(self._taking) > 1 else ()
+        for decision in self.ledger.replays.decide(now, queued):
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
@@ -213,12 +214,15 @@ class CoreClient:
                 case PlaceOn(peers=peers, exact=exact):
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
-                        peer = self.balancer.choose(self.ledger.in_flight, peers)
+                        peer = self.balancer.choose(self.ledger.placed.count, peers)
+                    if entry.peer is not None and not self._recall(entry, peer, now):
+                        continue
                     of_parents[parent or entry.request.request_id] = peer
                     self._replay(entry, peer, now, exact=exact)
                     placed[peer] += 1
                 case Fail(error=error):
                     failed += 1
+                    self._carry_out(entry.abort())
                     self.ledger.handle_give_up(entry, now)
                     if entry.sink is not None:
                         entry.sink.fail(error)
@@ -229,12 +233,23 @@ class CoreClient:
         if failed:
             logger.warning("%d requests ended, as no engine goes on with them", failed)
 
+    def _recall(self, entry: LedgerEntry, peer: Peer, now: float) -> bool:
+        """Take it out of its engine's queue, if this one has less to do, and will have then."""
+        assert entry.peer is not None
+        if self.ledger.placed.count(peer) + 1 >= self.ledger.placed.count(entry.peer):
+            return False
+        self._carry_out(self.ledger.handle_recalled(entry, now))
+        return True
+
     def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
         ready = self._taking[peer]
         request = self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact)
-        self._send_request(peer, request)
+        if self.journal is not None:  # which has it before it is sent
+            self.journal.place(entry.placement())
+        self._send(peer, request)
         if (entry.request.events and entry.is_moved) or not exact:
-            self._announce(entry, RequestEvent(RequestEventKind.MIGRATED, exact=exact))
+            event = RequestEvent(RequestEventKind.MIGRATED, exact=exact)
+            self.deliver(entry, entry.output_of(event))
 
     def _announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
         """Of these, those that were not placed at once: the timer and who asked hear of it."""
@@ -247,17 +262,8 @@ class CoreClient:
         for entry in waiting:
             if entry.request.events and entry.state.status is LedgerStatus.UNPLACED:
                 position = self.ledger.replays.position(entry)
-                self._announce(entry, RequestEvent(RequestEventKind.QUEUED, position))
-
-    def _announce(self, entry: LedgerEntry, event: RequestEvent) -> None:
-        output = RequestOutput(
-            request_id=entry.request.request_id,
-            attempt=entry.attempt,
-            first_index=len(entry.token_ids),
-            token_ids=[],
-            events=(event,),
-        )
-        self.deliver(entry, output)
+                event = RequestEvent(RequestEventKind.QUEUED, position)
+                self.deliver(entry, entry.output_of(event))
 
     def _choose(self) -> Peer | NoEngine:
         """The engine of the next request, or the error of one that waits for an engine in vain.
@@ -265,10 +271,9 @@ class CoreClient:
         Raises that error where none is expected.
         """
         try:
-            return self.balancer.choose(self.ledger.in_flight)
+            return self.balancer.choose(self.ledger.placed.count)
         except NoEngine:
-            reasons = [health.reason for health in self.engines.health() if health.reason]
-            error = NoEngine("; ".join(reasons) or "no engine has started yet")
+            error = self.engines.no_engine()
             if self.engines.expected() and self.ledger.replays.settings.replay_wait_s > 0.0:
                 return error
             raise error from None
@@ -321,6 +326,8 @@ class CoreClient:
             self.engines.handle_draining(peer)
             self._engines_changed()
             self._announce_waiting(accepted.refused)
+        if accepted.queued:
+            self.place_waiting()
         return accepted
 
     def _handle_message(self, peer: Peer, message: object) -> None:
@@ -328,7 +335,7 @@ class CoreClient:
             case StatisticsReport():
                 if self.engines.is_met(peer):  # it may have been forgotten while this waited
                     self.statistics[peer] = message.statistics
-                    counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
+                    counted = self.ledger.placed.count(peer, up_to=message.last_attempt)
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
                 lost = self.ledger.handle_resync_reply(peer, message, trio.current_time())
@@ -378,12 +385,6 @@ class CoreClient:
     def _carry_out(self, send: Send | None) -> None:
         if send is not None:
             self._send(send.peer, send.message)
-
-    def _send_request(self, peer: Peer, request: AddRequest) -> None:
-        """Send a new attempt, which is in the journal before."""
-        if self.journal is not None:
-            self.journal.place(self._placement(request))
-        self._send(peer, request)
 
     def _placement(self, request: AddRequest) -> Placement:
         entry = self.ledger.get(request.request_id)

@@ -15,7 +15,7 @@ import attrs
 from ...engine.batch_table import content_hash
 from ...engine.messages import AddRequest, EngineReady
 from ...transports.links.channel import Peer
-from ..errors import RequestQuarantined
+from ..errors import NoEngine, RequestQuarantined
 from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
 from .ledger_entry import Fail
 from .replay_policy import ReplayDecision
@@ -126,6 +126,11 @@ class EngineView:
     def expected(self) -> frozenset[str]:
         """Numerics ids of the engines that are there or may come back."""
         return frozenset(ready.numerics_id for ready in self._latest)
+
+    def no_engine(self) -> NoEngine:
+        """The error that says why none takes work."""
+        reasons = [health.reason for health in self.health() if health.reason]
+        return NoEngine("; ".join(reasons) or "no engine has started yet")
 
     def health(self) -> list[EngineHealth]:
         """Each engine's state as it is from here: ready also means that the link is up."""

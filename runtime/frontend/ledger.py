@@ -18,7 +18,6 @@ which credit, and by omission what is not. So nothing here has to be sent again 
 Sans-IO: messages and times in, messages and decisions out.
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -28,13 +27,11 @@ import attrs
 
 from ...engine.errors import EngineDied, EngineDraining, EngineError
 from ...engine.messages import (
-    AbortRequests,
     AddRequest,
     FinishReason,
     Grant,
     GrantCredit,
     LiveRequest,
-    RequestKey,
     RequestOutput,
     Resync,
     ResyncReply,
@@ -54,13 +51,13 @@ from .ledger_entry import (
     RequestSink,
     Send,
 )
+from .placed_requests import PlacedRequests
 from .replay_policy import ReplayPolicy
 
 # More than a frontend can send in its life; terms up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_A_TERM = 2**32
 
 _NOT_HEARD: Final = -math.inf
-_NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
 
 
 @attrs.define(eq=False)
@@ -71,6 +68,8 @@ class Ledger:
     term: int = attrs.field(default=0, kw_only=True)
     # Requests between two engines, or before the first.
     replays: ReplayPolicy = attrs.field(factory=ReplayPolicy, kw_only=True)
+    # All others.
+    placed: PlacedRequests = attrs.field(factory=PlacedRequests, init=False)
 
     # How many outputs were refused, by reason.
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
@@ -87,12 +86,11 @@ class Ledger:
     # The last attempt that was given.
     _attempts: int = attrs.field(init=False)
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
-    # By engine and attempt, which name one, in the order of placing; those between engines: none.
-    _placed: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
     # When each engine's last message came; streams that had a token in it have the same object.
     _heard_at: dict[Peer, float] = attrs.field(factory=dict, init=False)
-    # Of the message that is being applied: an index was not next.
+    # Of the message that is being applied: an index was not next, an engine has queued a request.
     _out_of_order: bool = attrs.field(default=False, init=False)
+    _queued: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._attempts = self.term * ATTEMPTS_OF_A_TERM
@@ -100,18 +98,6 @@ class Ledger:
     def __len__(self) -> int:
         """How many requests are in flight."""
         return len(self._entries)
-
-    def in_flight(self, peer: Peer, *, up_to: int | None = None) -> int:
-        """How many requests this engine has, or had when it had taken this attempt."""
-        placed = self._placed.get(peer, _NO_ENTRIES)
-        if up_to is None:
-            return len(placed)
-        later = itertools.takewhile(lambda attempt: attempt > up_to, reversed(placed))
-        return len(placed) - sum(1 for _ in later)
-
-    def peers(self) -> list[Peer]:
-        """Who has requests."""
-        return list(self._placed)
 
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
@@ -164,8 +150,9 @@ class Ledger:
             entry = self.handle_add_waiting(request, EngineDied("an engine", "is gone"), now, sink)
         else:
             entry = self._write_down(request, now, sink)
-            self._placed.setdefault(peer, {})[request.attempt] = entry
         entry.handle_adopted(request.attempt, peer, ready)
+        if peer is not None:
+            self.placed.add(entry)
         return entry
 
     def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:
@@ -178,18 +165,18 @@ class Ledger:
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
         """Write new tokens down, end what is finished; what counts, in order, for delivery."""
-        self._out_of_order = False
+        self._out_of_order = self._queued = False
         tokens = self._accept_columns(peer, outputs, now)
         whole, refused = self._accept_outputs(peer, outputs.outputs, now)
         self._heard_at[peer] = now
-        return Accepted(tokens, whole, self._out_of_order, refused)
+        return Accepted(tokens, whole, self._out_of_order, refused, self._queued)
 
     def _accept_columns(self, peer: Peer, outputs: StepOutputs, now: float) -> list[LedgerEntry]:
         """The hot path: one more token for each of these."""
         accepted, late = [], 0
         heard_at = self._heard_at.get(peer, _NOT_HEARD)
         attempts = outputs.attempts
-        entries = map(self._placed.get(peer, _NO_ENTRIES).get, attempts)
+        entries = map(self.placed.of(peer).get, attempts)
         rows = zip(attempts, entries, outputs.indices, outputs.token_ids, strict=True)
         for attempt, entry, index, token_id in rows:
             if entry is None or index != len(token_ids := entry.token_ids):
@@ -221,8 +208,11 @@ class Ledger:
                 self.replays.handle_refused(entry, EngineDraining(), now)
                 refused.append(entry)
                 continue
-            if output.events and not entry.handle_events(output.events):
-                continue
+            if output.events:
+                entry.handle_events(output.events)
+                self._queued |= entry.is_queued
+                if not entry.request.events:
+                    continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
                 entry.handle_tokens(now, self.latencies, output.prefill_s)
@@ -237,7 +227,7 @@ class Ledger:
         return Resync(
             [
                 LiveRequest(entry.request.request_id, attempt, len(entry.token_ids), entry.credit)
-                for attempt, entry in self._placed.get(peer, _NO_ENTRIES).items()
+                for attempt, entry in self.placed.of(peer).items()
             ]
         )
 
@@ -256,12 +246,22 @@ class Ledger:
 
     def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[LedgerEntry]:
         """This incarnation of an engine will not come back. Returns its requests, which wait."""
-        entries = list(self._placed.get(peer, {}).values())
+        entries = list(self.placed.of(peer).values())
         for entry in entries:
             entry.attempts -= entry.is_queued
             self._lose(entry, EngineDied(str(peer), cause), now)
         self._heard_at.pop(peer, None)
         return entries
+
+    def handle_recalled(self, entry: LedgerEntry, now: float) -> Send | None:
+        """Another engine is to have it, before this one begins, which was no attempt then.
+
+        Returns the abort for this one; `handle_replay` is called next.
+        """
+        abort = entry.abort()
+        entry.attempts -= 1
+        self._unplace(entry, now)
+        return abort
 
     def handle_replay(
         self,
@@ -313,22 +313,12 @@ class Ledger:
 
     def check_invariants(self) -> None:
         """Both indexes agree, attempts are unique, no entry has ended."""
-        placed = {
-            attempt: (peer, entry)
-            for peer, entries in self._placed.items()
-            for attempt, entry in entries.items()
-        }
         attempts = [entry.attempt for entry in self._entries.values() if entry.attempt]
         assert len(set(attempts)) == len(attempts)
         assert all(0 < attempt <= self._attempts for attempt in attempts)
-        assert all(self._placed.values()), "an engine without requests is kept"
-        for entries in self._placed.values():
-            assert list(entries) == sorted(entries), "not in the order of attempts"
-        assert len(placed) == sum(map(len, self._placed.values()))
         for entry in self._entries.values():
             entry.check_invariants()
-            assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
-        assert not placed
+        self.placed.check_invariants(self._entries.values())
         self.replays.check_invariants(self._entries)
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -344,7 +334,7 @@ class Ledger:
     def _judge_row(self, attempt: int, entry: LedgerEntry | None, index: int) -> Refusal:
         """Why a row is not exactly next. Without entry its request may live on elsewhere."""
         if entry is None:
-            is_elsewhere = any(attempt in entries for entries in self._placed.values())
+            is_elsewhere = self.placed.has_attempt(attempt)
             return Refusal.OTHER_ENGINE if is_elsewhere else Refusal.UNKNOWN_REQUEST
         return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
 
@@ -353,10 +343,9 @@ class Ledger:
 
     def _place(self, entry: LedgerEntry, peer: Peer, ready: Numerics | None = None) -> None:
         """A new attempt of this request, on this engine."""
-        self._displace(entry)
         self._attempts += 1
         entry.handle_placed(self._attempts, peer, ready)
-        self._placed.setdefault(peer, {})[entry.attempt] = entry
+        self.placed.add(entry)
 
     def _lose(self, entry: LedgerEntry, error: EngineDied, now: float) -> None:
         self._unplace(entry, now)
@@ -366,25 +355,15 @@ class Ledger:
         """No engine has it from now on; it waits for one, which may be the same again."""
         assert entry.peer is not None
         self._heard_at.pop(entry.peer, None)
-        self._displace(entry)
+        self.placed.remove(entry)
         entry.state.handle_lost(now)
-
-    def _displace(self, entry: LedgerEntry) -> None:
-        """Take a request from its engine; an engine without requests is not kept."""
-        if entry.peer is None:
-            return
-        entries = self._placed[entry.peer]
-        del entries[entry.attempt]
-        if not entries:
-            del self._placed[entry.peer]
-        entry.left, entry.peer = entry.peer, None
 
     def _end(self, entry: LedgerEntry, end: LedgerStatus, now: float) -> None:
         """The only way out of the ledger: counted by its end, and out of both indexes."""
         entry.state.handle_end(end, now)
         self.ended[end] += 1
         entry.count_end(self.latencies, now)
-        self._displace(entry)
+        self.placed.remove(entry)
         self.replays.handle_gone(entry)
         del self._entries[entry.request.request_id]
 
@@ -393,8 +372,6 @@ class Ledger:
         entry = self._entries.get(request_id)
         if entry is None:
             return None
-        peer, attempt = entry.peer, entry.attempt
+        abort = entry.abort()
         self._end(entry, end, now)
-        if peer is None:
-            return None
-        return Send(peer, AbortRequests([RequestKey(request_id, attempt)]))
+        return abort

@@ -27,6 +27,7 @@ from ...engine.messages import (
     GrantCredit,
     RequestEvent,
     RequestEventKind,
+    RequestKey,
     RequestOutput,
 )
 from ...transports.links.channel import Peer
@@ -239,10 +240,13 @@ class LedgerEntry:
         """It goes to this engine; without `ready`, to one that computes as the last one did."""
         self.is_replayed = self.attempt != 0
         self.attempts += 1
-        self.is_queued = False
         self.attempt, self.peer = attempt, peer
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
+
+    def handle_displaced(self) -> None:
+        """No engine has it from now on."""
+        self.left, self.peer, self.is_queued = self.peer, None, False
 
     def handle_tokens(self, now: float, latencies: Latencies, prefill_s: float = 0.0) -> None:
         """Tokens were written down, by a message that is not the next one of the engine that
@@ -263,11 +267,10 @@ class LedgerEntry:
             self.is_adopted = self.is_queued = False
         self.token_at = now
 
-    def handle_events(self, events: Iterable[RequestEvent]) -> bool:
-        """What its engine does with it; whether its client has asked for that, too."""
+    def handle_events(self, events: Iterable[RequestEvent]) -> None:
+        """What its engine does with it."""
         for event in events:
             self.is_queued = event.kind is RequestEventKind.QUEUED
-        return self.request.events
 
     def count_end(self, latencies: Latencies, now: float) -> None:
         """It has ended; without tokens it took no time."""
@@ -299,11 +302,28 @@ class LedgerEntry:
             in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
 
+    def output_of(self, event: RequestEvent) -> RequestOutput:
+        """What hands this event, which no engine said, to its sink."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            attempt=self.attempt,
+            first_index=len(self.token_ids),
+            token_ids=[],
+            events=(event,),
+        )
+
+    def abort(self) -> "Send | None":
+        """What tells its engine to end the present attempt; None if no engine has it."""
+        if self.peer is None:
+            return None
+        return Send(self.peer, AbortRequests([RequestKey(self.request.request_id, self.attempt)]))
+
     def check_invariants(self) -> None:
         """It has not ended, and is at an engine or waits for one."""
         self.state.check_invariants()
         assert not self.state.ended
         assert (self.peer is None) == (self.state.status is LedgerStatus.UNPLACED)
+        assert not (self.is_queued and self.state.status is not LedgerStatus.PLACED)
 
 
 @attrs.frozen
@@ -329,13 +349,14 @@ class Accepted:
     By entry and not by name: an id may be used again before all of this is delivered.
     `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
     that a RESYNC asks for what is. `refused`: the engine drains and did not take these, which wait
-    for another one now.
+    for another one now. `queued`: some wait in the engine's queue; another one may have less to do.
     """
 
     tokens: list[LedgerEntry]
     outputs: list[tuple[LedgerEntry, RequestOutput]]
     out_of_order: bool = False
     refused: Sequence[LedgerEntry] = ()
+    queued: bool = False
 
 
 NOTHING = Accepted([], [])

@@ -8,6 +8,9 @@
 - *Why not*: the wait is over, the request was sent `replay_attempts_max` times without a new token,
   or nothing can go on with it. The client then gets the error of the loss, which is retryable.
 
+One that still waits in the queue of its engine may go elsewhere, too: a death moves all to those
+that are left, which queue what they cannot run, while the successor, back in no time, would idle.
+
 A request that an engine refuses because it drains has lost no attempt, and goes on waiting from
 when it was lost first. Nor has one that still waited in the queue of an engine that died: where
 more come over than run at once, the last have waited through a dozen deaths in a minute.
@@ -16,7 +19,7 @@ Sans-IO: times in, decisions out. Bounded by the ledger's entries, which admissi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -79,14 +82,17 @@ class ReplayPolicy:
         """It has an engine again, or has ended; harmless if it did not wait."""
         self._waiting.pop(entry, None)
 
-    def decide(self, now: float) -> list[ReplayDecision]:
-        """For each that need not wait any more, in the order in which they have their turns."""
-        decisions: list[ReplayDecision] = []
-        for entry in sorted(self._waiting, key=_turn):
-            decision = self._decide(entry, now)
-            if decision is not None:
-                decisions.append(decision)
-        return decisions
+    def decide(self, now: float, queued: Iterable[LedgerEntry] = ()) -> list[ReplayDecision]:
+        """For each that need not wait any more, in the order in which they have their turns; and
+        where each of these, which wait in the queue of an engine, would go on as exactly.
+        """
+        decisions: list[ReplayDecision | None] = []
+        for entry in sorted([*self._waiting, *queued], key=_turn):
+            if entry.peer is None:
+                decisions.append(self._decide(entry, now))
+            elif exact := self._exact(entry):
+                decisions.append(PlaceOn(entry, exact, True))
+        return [decision for decision in decisions if decision is not None]
 
     def next_deadline(self) -> float:
         """When `decide` gives up the next one; inf: none waits."""
@@ -99,14 +105,21 @@ class ReplayPolicy:
     def _decide(self, entry: LedgerEntry, now: float) -> ReplayDecision | None:
         is_late = now >= self._late_at(entry)
         if entry.attempts < self.settings.replay_attempts_max:
-            holding = {p: ready for p, ready in self._engines.items() if holds(ready, entry)}
-            exact = [peer for peer, ready in holding.items() if is_exact(ready, entry)]
-            if exact:
+            if exact := self._exact(entry):
                 return PlaceOn(entry, exact, True)
+            holding = [peer for peer, ready in self._engines.items() if holds(ready, entry)]
             may_return = is_reproducible(entry) and entry.numerics_id in {"", *self._expected}
             if entry.request.inexact_ok and holding and (is_late or not may_return):
-                return PlaceOn(entry, list(holding), False)
+                return PlaceOn(entry, holding, False)
         return Fail(entry, self._error_of(entry)) if is_late else None
+
+    def _exact(self, entry: LedgerEntry) -> list[Peer]:
+        """Who goes on with it as the engine would that it began on."""
+        return [
+            peer
+            for peer, ready in self._engines.items()
+            if holds(ready, entry) and is_exact(ready, entry)
+        ]
 
     def _late_at(self, entry: LedgerEntry) -> float:
         """When it is given up: at once if no engine would help."""

@@ -82,7 +82,7 @@ async def use_bed(folder: pathlib.Path, steps: CancelAtStep) -> None:
         async with bed.frontend.generate("hello", FORMED) as stream:
             await stream.collect()
         await bed.wait_quiet()
-        assert bed.client.ledger.in_flight(peer) == 0
+        assert bed.client.ledger.placed.count(peer) == 0
         await steps.finish()
 
 

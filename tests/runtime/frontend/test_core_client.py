@@ -117,7 +117,7 @@ ENDLESS = SamplingParams(max_tokens=300, seed=1, ignore_eos=True)
 def holder(bed: Bed) -> Peer:
     """The engine that has requests of this frontend."""
     client: CoreClient = bed.client
-    (peer,) = [peer for peer in client.balancer.engines if client.ledger.in_flight(peer)]
+    (peer,) = [peer for peer in client.balancer.engines if client.ledger.placed.count(peer)]
     return peer
 
 
@@ -144,6 +144,40 @@ async def test_a_stream_goes_on_where_its_engine_died(null_folder: pathlib.Path)
         counts = bed.frontend.statistics().frontend
         assert (counts.requests_migrated_total, counts.requests_waiting) == (1, 0)
         assert counts.requests_failed_total == 0
+
+
+@pytest.mark.parametrize("is_back_before", [True, False])
+async def test_what_a_full_engine_queues_moves_to_one_that_comes_back(
+    null_folder: pathlib.Path, is_back_before: bool
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=4, engines=3) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        wanted = (await bed.answer("hello", ENDLESS)).token_ids
+        dying, full, coming = client.balancer.engines
+        client.handle_event(PeerDown(coming, "its link is cut"))
+        streams = [
+            await opened.enter_async_context(bed.frontend.generate("hello", ENDLESS))
+            for _ in range(4)
+        ]
+        for stream in streams:
+            await anext(stream)
+        bed.lose_engine(dying.rank)
+        moved = [entry for entry in client.ledger.placed.of(full).values() if entry.is_moved]
+        queued = [entry.output_of(RequestEvent(RequestEventKind.QUEUED)) for entry in moved]
+        events = [Received(full, StepOutputs(1, queued)), PeerUp(coming, 1)]
+        for event in reversed(events) if is_back_before else events:
+            assert client.ledger.placed.count(full) == 4
+            client.handle_event(event)
+        assert [client.ledger.placed.count(peer) for peer in (full, coming)] == [2, 2]
+        assert client.ledger.placed.queued() == []
+        assert [(await stream.collect()).token_ids for stream in streams] == [wanted] * 4
+        while not all(is_quiet(bed.servers[peer.rank]) for peer in (full, coming)):
+            await trio.lowlevel.checkpoint()
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_migrated_total, counts.requests_failed_total) == (4, 0)
 
 
 async def test_without_another_engine_it_waits_and_goes_on_with_the_next(

@@ -94,7 +94,7 @@ def test_an_added_request_is_known_and_numbered() -> None:
     message = ledger.handle_add(request(), ENGINE, 0.0)
     assert message.attempt == 3 * ATTEMPTS_OF_A_TERM + 1
     assert not message.replayed
-    assert (len(ledger), ledger.in_flight(ENGINE), ledger.in_flight(OTHER)) == (1, 1, 0)
+    assert (len(ledger), ledger.placed.count(ENGINE), ledger.placed.count(OTHER)) == (1, 1, 0)
     with pytest.raises(RequestIdInUse):
         ledger.handle_add(request(), OTHER, 0.0)
     assert ledger.handle_add(request("s"), OTHER, 0.0).attempt == message.attempt + 1
@@ -108,13 +108,13 @@ def test_what_an_earlier_term_sent_goes_on_under_its_attempt() -> None:
         sent = attrs.evolve(request(name, 8), attempt=attempt, output_token_ids=[5, 6])
         ledger.handle_adopted(sent, ENGINE, 0.0, ready=NUMERICS)
     ledger.check_invariants()
-    assert ledger.peers() == [ENGINE]
+    assert ledger.placed.peers() == [ENGINE]
     with pytest.raises(RequestIdInUse):
         ledger.handle_adopted(request(), OTHER, 0.0, ready=NUMERICS)
     assert ledger.handle_peer_up(ENGINE) == Resync(
         [LiveRequest(name, attempt, 2, 8) for name, attempt in zip("rs", earlier, strict=True)]
     )
-    assert ledger.in_flight(ENGINE, up_to=earlier[0]) == 1
+    assert ledger.placed.count(ENGINE, up_to=earlier[0]) == 1
     assert deliver(ledger, ENGINE, outputs(2, [7], attempt=earlier[0])) == [7]
     assert not any(entry.is_replayed for entry in ledger.entries())
     again = send_again(ledger, "s", earlier[1])
@@ -127,11 +127,11 @@ def test_requests_in_flight_are_counted_up_to_an_attempt() -> None:
     ledger = make()
     for name, peer in (("s", OTHER), ("t", ENGINE), ("u", ENGINE)):
         ledger.handle_add(request(name), peer, 0.0)
-    assert ledger.in_flight(ENGINE) == 3
-    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 2, 3]
+    assert ledger.placed.count(ENGINE) == 3
+    assert [ledger.placed.count(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 2, 3]
     ledger.handle_abort("t", 1.0)
-    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 1, 2]
-    assert ledger.in_flight(SUCCESSOR, up_to=9) == 0
+    assert [ledger.placed.count(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 1, 2]
+    assert ledger.placed.count(SUCCESSOR, up_to=9) == 0
 
 
 def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
@@ -142,7 +142,7 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
     assert entry.token_ids == [7]
     assert entry.state.status is LedgerStatus.STREAMING
     assert deliver(ledger, ENGINE, outputs(1, [8, 9], finish=FinishReason.LENGTH)) == [8, 9]
-    assert (len(ledger), ledger.in_flight(ENGINE)) == (0, 0)
+    assert (len(ledger), ledger.placed.count(ENGINE)) == (0, 0)
     assert ledger.ended == {LedgerStatus.FINISHED: 1}
     assert ledger.ended_by_length == 1
     assert deliver(ledger, ENGINE, outputs(3, [1])) == []
@@ -262,7 +262,7 @@ def test_a_dead_engine_displaces_its_requests_alone() -> None:
     assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == [entry]
     assert entry.state.status is LedgerStatus.UNPLACED
     assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == []
-    assert (len(ledger), ledger.in_flight(OTHER), len(ledger.replays)) == (2, 1, 1)
+    assert (len(ledger), ledger.placed.count(OTHER), len(ledger.replays)) == (2, 1, 1)
     assert deliver(ledger, ENGINE, outputs(0, [7])) == []
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from triolet.engine.errors import EngineDied, EngineDraining, EngineError
 from triolet.engine.messages import (
+    AbortRequests,
     AddRequest,
     EngineReady,
     FinishReason,
@@ -23,7 +24,7 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.ledger import Ledger
-from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, LedgerStatus
+from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, LedgerStatus, Send
 from triolet.runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from triolet.transports.links.channel import Peer
 
@@ -231,6 +232,35 @@ def test_engines_that_die_while_it_waits_for_its_turn_are_no_attempts(
     assert isinstance(decision, Fail) == counts
 
 
+def test_what_is_queued_may_go_where_it_goes_on_exactly_and_that_is_no_attempt() -> None:
+    ledger = make(attempts=2)
+    entry = entry_of(ledger)
+    for now in range(101, 120):
+        add = ledger.handle_replay(entry, OTHER, now, ready=READY)
+        event = answer(add, events=(RequestEvent(_E.QUEUED, 3),))
+        assert ledger.handle_outputs(OTHER, StepOutputs(1, [event]), now).queued
+        assert ledger.placed.queued() == [entry]
+        ledger.replays.handle_engines({OTHER: UNLIKE, SUCCESSOR: READY})
+        (decision,) = ledger.replays.decide(now, ledger.placed.queued())
+        assert decision == PlaceOn(entry, [SUCCESSOR], True)
+        abort = Send(OTHER, AbortRequests([RequestKey("r", add.attempt)]))
+        assert ledger.handle_recalled(entry, now) == abort
+    ledger.handle_replay(entry, SUCCESSOR, now, ready=READY)
+    ledger.check_invariants()
+    assert ledger.placed.queued() == []
+    say(ledger, OTHER, add.attempt, 1)
+    assert len(entry.token_ids) == 1, "the attempt that was recalled counts for nothing"
+
+
+def test_what_is_queued_stays_where_no_other_engine_would_go_on_with_it() -> None:
+    ledger = make(wait_s=1)
+    entry = entry_of(ledger)
+    ledger.handle_replay(entry, OTHER, 101.0, ready=READY)
+    for engines in ({}, {SUCCESSOR: UNLIKE}, {SUCCESSOR: SMALL}):
+        ledger.replays.handle_engines(engines)
+        assert ledger.replays.decide(200.0, [entry]) == []
+
+
 def test_an_engine_that_forgets_it_again_and_again_is_an_attempt_each_time() -> None:
     ledger = make(attempts=3)
     for now in (101.0, 102.0):
@@ -315,6 +345,15 @@ class ReplayMachine(RuleBasedStateMachine):
             self.lost_at.pop(entry.request.request_id, None)
 
     @rule(which=st.integers(0, 7))
+    def queue(self, which: int) -> None:
+        entry = self.placed(which)
+        if entry is None or entry.peer is None or entry.state.status is LedgerStatus.STREAMING:
+            return
+        add = attrs.evolve(entry.request, attempt=entry.attempt, output_token_ids=entry.token_ids)
+        event = answer(add, events=(RequestEvent(_E.QUEUED, 1),))
+        assert self.ledger.handle_outputs(entry.peer, StepOutputs(1, [event]), self.now).queued
+
+    @rule(which=st.integers(0, 7))
     def forget(self, which: int) -> None:
         entry = self.placed(which)
         if entry is None or entry.peer is None:
@@ -338,6 +377,8 @@ class ReplayMachine(RuleBasedStateMachine):
     @rule(peer=st.sampled_from(PEERS))
     def die(self, peer: Peer) -> None:
         self.engines.pop(peer, None)
+        for entry in self.ledger.placed.queued():
+            self.attempts[entry.request.request_id] -= entry.peer == peer
         for entry in self.ledger.handle_peer_gone(peer, "SIGKILL", self.now):
             self.lost_at[entry.request.request_id] = self.now
 
@@ -355,9 +396,13 @@ class ReplayMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 1.0, 4.0, 5.0]))
     def decide(self, seconds: float) -> None:
         self.now += seconds
-        decisions = decide(self.ledger, self.engines, self.now, "same")
-        for decision in decisions:
+        self.ledger.replays.handle_engines(self.engines, frozenset({"same"}))
+        for decision in self.ledger.replays.decide(self.now, self.ledger.placed.queued()):
             name = decision.entry.request.request_id
+            if decision.entry.peer is not None:
+                abort = self.ledger.handle_recalled(decision.entry, self.now)
+                assert abort is not None
+                self.attempts[name] -= 1
             if isinstance(decision, Fail):
                 is_late = self.now >= self.lost_at[name] + 5
                 assert is_late or self.attempts[name] == 3, "given up too early"
