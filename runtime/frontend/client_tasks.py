@@ -45,6 +45,8 @@ async def run_output_handler(
                 if done >= SLICE_OUTPUTS:
                     await trio.lowlevel.checkpoint()
                     done = 0
+            if accepted.queued:  # perhaps to move on, of which its client hears after that
+                client.place_waiting()
 
 
 async def run_replay_deadlines(

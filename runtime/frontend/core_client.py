@@ -326,8 +326,6 @@ class CoreClient:
             self.engines.handle_draining(peer)
             self._engines_changed()
             self._announce_waiting(accepted.refused)
-        if accepted.queued:
-            self.place_waiting()
         return accepted
 
     def _handle_message(self, peer: Peer, message: object) -> None:
