@@ -7,6 +7,7 @@
      +-- OutputFailed             this request's next token could not be chosen
      +-- EngineDied               the engine is at fault; sending it again may succeed
      +-- EngineDraining           the engine serves what it has and takes nothing new
+     +-- RequestRecalled          the engine has given it back before it began
      +-- StepFailed               a worker raised in a step; the engine dies of it
      +-- StepTimeout              a step had no answer in time; the engine dies of it
      +-- WorkersDisagree          the workers of one engine would compute differently
@@ -106,6 +107,21 @@ class EngineDraining(EngineError):
     sentence: ClassVar[str] = (
         "this engine takes no new requests: it is about to stop. Send the request again"
     )
+
+
+@attrs.frozen
+class RequestRecalled(EngineError):
+    """Its frontend called it back from this engine's queue; another one has less to do."""
+
+    code: ClassVar[str] = "request_recalled"
+    retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = (
+        "it was called back from one engine's queue, and none took it. Send the request again"
+    )
+
+
+# An engine that ends a request so has not begun it; another one may.
+NOT_BEGUN = frozenset({EngineDraining.code, RequestRecalled.code})
 
 
 @attrs.frozen

@@ -1,8 +1,7 @@
 """Messages between frontends and engine cores, and between the root and its engines.
 
 Plain frozen attrs classes, decoded with their types checked (`transports.codec`). A field is only
-ever appended, with a default. Links number the messages; the control channel carries the second
-half.
+ever appended, with a default. Links number them; the control channel carries the second half.
 
 A request on the wire is (request_id, attempt), its id and which sending it is: older are dropped.
 """
@@ -51,12 +50,11 @@ class RequestKey:
 # Like `RequestOutput` not frozen, though never changed once sent: that takes three times as long.
 @attrs.define(kw_only=True)
 class AddRequest:
-    """One attempt at a request.
+    """One attempt at a request. `sampling.seed` is always set here: admission chose one.
 
     `output_token_ids` are tokens that the client was already offered (a replay): they count as
     output, not as prompt, for every stop rule and for the sampling position. `credit` is the
     absolute output index up to which the engine may schedule (exclusive); None: to the end.
-    `sampling.seed` is always set here: admission chose one.
 
     A request for several choices is one of these for each, of which `parent` is the common name and
     `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
@@ -99,9 +97,12 @@ class AddRequest:
 
 @attrs.frozen
 class AbortRequests:
-    """End these early; an unknown one is a counted no-op."""
+    """End these early; an unknown one is a counted no-op. `if_queued`: only what no step had yet,
+    each with an output that says so, as another engine has less to do: no two may compute it.
+    """
 
     requests: list[RequestKey]
+    if_queued: bool = False
 
 
 @attrs.frozen
@@ -198,8 +199,7 @@ class RequestOutput:
     """New tokens of one request: `token_ids[0]` has output index `first_index`.
 
     `events` happened before these tokens; there may be events and no token. `logprobs`, if asked
-    for, are of these tokens; `prompt_logprobs` of the prompt's but its first, and come with output
-    index 0.
+    for, are of these tokens; `prompt_logprobs`, with index 0, of the prompt's but its first.
     """
 
     request_id: str

@@ -17,11 +17,12 @@ from typing import ClassVar
 
 import attrs
 
+from ..config import EngineSettings
 from ..embeddings import PARAMETER, PLACEHOLDER_ID, EmbeddingLimits
 from ..errors import EngineError, InvalidParameter, PromptTooLong
 from ..messages import AddRequest
 from ..sampling_params import BAD_WORD_CHARACTERS_MAX, BAD_WORDS_MAX, MAX_LOGPROBS_DEFAULT
-from ..step_messages import RowLogprobs, StepResult
+from ..step_messages import RowLogprobs, StepResult, WorkerReady
 from .logprob_log import ITEM_BYTES
 from .request import Request
 from .step_builder import ScheduledStep
@@ -55,6 +56,24 @@ class RequestLimits:
     vocab_size: int
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
+
+    @classmethod
+    def of(cls, settings: EngineSettings, ready: WorkerReady) -> "RequestLimits":
+        """What an engine of these workers takes.
+
+        Raises `InvalidParameter` if they have no room for a single block.
+        """
+        if ready.kv_blocks < 1:
+            raise InvalidParameter("kv_blocks", "must be at least 1: there is no memory for any")
+        lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
+        if settings.max_model_len:
+            lengths.append(settings.max_model_len)
+        return cls(
+            max_model_len=min(lengths),
+            vocab_size=ready.vocab_size,
+            max_logprobs=settings.max_logprobs,
+            embeddings=EmbeddingLimits(ready.hidden_size, settings.max_num_batched_tokens),
+        )
 
 
 def check_request(request: AddRequest, limits: RequestLimits) -> None:

@@ -22,8 +22,7 @@ import attrs
 
 from ..block_names import BlockNames
 from ..config import EngineSettings
-from ..embeddings import EmbeddingLimits
-from ..errors import EngineDraining, EngineError, InvalidParameter
+from ..errors import EngineDraining, EngineError, RequestRecalled
 from ..messages import (
     AddRequest,
     EngineStatistics,
@@ -40,7 +39,7 @@ from .grammar import RequestGrammar, fill_masks
 from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
-from .request import Frontend, Request, RequestStatus, make_request
+from .request import WAITING, Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore, is_continued
 from .scheduler import Scheduler
 from .step_builder import ScheduledStep
@@ -82,17 +81,7 @@ class EngineCore:
 
     def __attrs_post_init__(self) -> None:
         settings, ready = self.settings, self.ready
-        if ready.kv_blocks < 1:
-            raise InvalidParameter("kv_blocks", "must be at least 1: there is no memory for any")
-        lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
-        if settings.max_model_len:
-            lengths.append(settings.max_model_len)
-        self.limits = RequestLimits(
-            max_model_len=min(lengths),
-            vocab_size=ready.vocab_size,
-            max_logprobs=settings.max_logprobs,
-            embeddings=EmbeddingLimits(ready.hidden_size, settings.max_num_batched_tokens),
-        )
+        self.limits = RequestLimits.of(settings, ready)
         self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
@@ -172,6 +161,13 @@ class EngineCore:
                 self._statistics.aborts_unknown += 1
             else:
                 self._endings.abort(request)
+
+    def recall(self, frontend: Frontend, keys: list[RequestKey]) -> None:
+        """Give back those of these that were never scheduled, and may so be computed elsewhere."""
+        for key in keys:
+            request = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            if request is not None and request.status in WAITING:
+                self._put_end(self._endings.fail(request, RequestRecalled()))
 
     def grant(self, frontend: Frontend, grants: list[Grant]) -> None:
         """Raise credits; smaller ones than before and those of unknown requests do nothing."""

@@ -132,6 +132,9 @@ class EngineServer:
             case AddRequest(attempt=attempt):
                 self._note_attempt(peer, attempt)
                 self.core.add(peer.rank, message)
+            case AbortRequests(requests=requests, if_queued=True):
+                self.core.recall(peer.rank, requests)
+                self.deliver(self.core.take_outputs())  # not after the step that computes
             case AbortRequests(requests=requests):
                 self.core.abort(peer.rank, requests)
             case GrantCredit(grants=grants):

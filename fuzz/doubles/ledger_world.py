@@ -8,7 +8,7 @@ from collections import Counter
 
 import attrs
 
-from ...engine.errors import EngineDraining
+from ...engine.errors import EngineDraining, EngineError, RequestRecalled
 from ...engine.messages import (
     AddRequest,
     EngineReady,
@@ -79,16 +79,25 @@ class _Engine:
         if not self.is_draining:
             self.said[key] = begun
             return []
+        return [self.refuse(key, EngineDraining)]
+
+    def refuse(self, key: RequestKey, error: type[EngineError]) -> StepOutputs:
         output = RequestOutput(
             request_id=key.request_id,
             attempt=key.attempt,
-            first_index=begun,
+            first_index=self.begun[key],
             token_ids=[],
             finish_reason=FinishReason.ERROR,
-            error_code=EngineDraining.code,
+            error_code=error.code,
         )
         self.refused[key] = StepOutputs(1, [output])
-        return [self.refused[key]]
+        return self.refused[key]
+
+    def recall(self, key: RequestKey) -> list[StepOutputs]:
+        if key not in self.waiting():
+            return []
+        del self.said[key]
+        return [self.refuse(key, RequestRecalled)]
 
     def waiting(self) -> list[RequestKey]:
         return [key for key, said in self.said.items() if said == self.begun[key]]
@@ -242,9 +251,11 @@ class LedgerWorld:
             else:
                 peer = decision.peers[int(self.now) % len(decision.peers)]
                 ready = self.engines[peer].ready
-                if decision.entry.peer is not None:  # whose abort is lost
-                    self.ledger.handle_recalled(decision.entry, self.now)
-                    self.sent[request_id] -= 1
+                if (has := decision.entry.peer) is not None:
+                    key = RequestKey(request_id, decision.entry.attempt)
+                    decision.entry.recall()
+                    self.under_way += [(has, each) for each in self.engines[has].recall(key)]
+                    continue
                 self.send(
                     peer, self.ledger.handle_replay(decision.entry, peer, self.now, ready=ready)
                 )
@@ -281,6 +292,7 @@ class LedgerWorld:
         for entry in accepted.refused:
             self.sent[entry.request.request_id] -= 1
             self.lost_at.setdefault(entry.request.request_id, self.now)
+        if accepted.refused and self.engines[peer].is_draining:
             self.refusing.add(peer)
         if accepted.refused or accepted.queued:
             self.place()
@@ -310,6 +322,14 @@ class LedgerWorld:
         self.ledger.handle_abort(request_id, self.now)
         self.ends[request_id] += self.ledger.ended[LedgerStatus.ABORTED] - before
 
+    def say_all(self) -> bool:
+        """Engines say all they have not said; whether anything is under way."""
+        for peer in self.peers:
+            for key, said in list(self.engines[peer].said.items()):
+                if said < LENGTH:
+                    self.under_way.append((peer, self.engines[peer].say(key, said, LENGTH)))
+        return bool(self.under_way)
+
     def heal(self) -> None:
         """No faults any more: engines say all they have, and everyone ends.
 
@@ -324,12 +344,9 @@ class LedgerWorld:
             self.deliver(0, keep=False)
         self.refusing.clear()
         self.place()
-        for peer in self.peers:
-            for key, said in list(self.engines[peer].said.items()):
-                if said < LENGTH:
-                    self.under_way.append((peer, self.engines[peer].say(key, said, LENGTH)))
-        while self.under_way:
-            self.deliver(0, keep=False)
+        while self.say_all():  # what is called back meanwhile is said by another one
+            while self.under_way:
+                self.deliver(0, keep=False)
         assert len(self.ledger) == len(self.ledger.replays), "somebody waits for ever"
         self.now += WAIT_S
         assert self.ledger.replays.next_deadline() <= self.now or not len(self.ledger)

@@ -16,7 +16,7 @@ from ...engine.errors import EngineError
 from ...engine.messages import AddRequest, RequestOutput, ResyncReply, StepOutputs
 from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Numerics, Send
+from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Numerics
 from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from ...runtime.journal.judgement import Refusal
 from ...transports.links.channel import Peer
@@ -111,15 +111,6 @@ class _Ending(Ledger):
         return super().handle_outputs(peer, attrs.evolve(outputs, outputs=alike), now)
 
 
-class _Grudging(Ledger):
-    """Planted: what leaves the queue of its engine has had an attempt there."""
-
-    def handle_recalled(self, entry: LedgerEntry, now: float) -> Send | None:
-        """As if the engine had died of it."""
-        entry.attempts += 1
-        return super().handle_recalled(entry, now)
-
-
 class _Stubborn(ReplayPolicy):
     """Planted: attempts have no bound."""
 
@@ -171,7 +162,6 @@ FUZZER = Fuzzer[Act, MakeLedger](
         "a replay keeps its attempt": _maker(_Repeating),
         "nothing is said of what is missing": _maker(_Patient),
         "a drain ends a stream": _maker(_Ending),
-        "a place in a queue is an attempt": _maker(_Grudging),
         "attempts have no bound": _maker(Ledger, _Stubborn),
         "any engine will do": _maker(Ledger, _Careless),
         "nothing waits for an engine": _maker(Ledger, _Hasty),

@@ -18,6 +18,7 @@ from ...engine.batch_table import BatchTable
 from ...engine.block_names import BlockNames
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.errors import RequestRecalled
 from ...engine.messages import LiveRequest
 from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
@@ -158,10 +159,6 @@ def _end_refused(original: Broken, policy: ReplayPolicy, entry: Any, *cause: Any
     entry.attempts = policy.settings.replay_attempts_max
 
 
-def _abort_nothing(original: Broken, *args: Any) -> None:
-    original(*args)
-
-
 def _tell_no_one(original: Broken, client: CoreClient, *args: Any, exact: bool) -> None:
     original(client, *args, exact=True)
 
@@ -172,6 +169,12 @@ def _allow_all(original: Broken, policy: ReplayPolicy, entry: Any, now: float) -
 
 
 # ---- engine
+
+
+def _give_back_and_keep(original: Broken, core: EngineCore, frontend: Any, keys: Any) -> None:
+    for key in keys:
+        if core._store.find_attempt(frontend, key.request_id, key.attempt) is not None:
+            core._put_end(core._endings.refuse(frontend, key, RequestRecalled()))
 
 
 def _keep_unwanted(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
@@ -298,7 +301,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("other tokens come, and were not asked for", ReplayPolicy, "_decide", _allow_all),
     ("a stream waits for no engine", ReplayPolicy, "_late_at", _wait_no_longer),
     ("a refusal for draining ends a stream", ReplayPolicy, "handle_refused", _end_refused),
-    ("what leaves a queue is computed there, too", Ledger, "handle_recalled", _abort_nothing),
+    ("what leaves a queue is computed there, too", EngineCore, "recall", _give_back_and_keep),
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),

@@ -17,6 +17,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ...engine.errors import EngineDraining
 from ...engine.messages import (
     AddRequest,
     EngineReady,
@@ -44,7 +45,6 @@ from ...transports.links.channel import (
 )
 from ..errors import NoEngine, ProcessingFailed, ServerDraining
 from ..journal.journal import AdmissionNote, Journal
-from ..journal.records import Placement
 from ..messages import EngineMembership
 from .engine_view import EngineView
 from .ledger import Ledger
@@ -116,7 +116,8 @@ class CoreClient:
                     request = self.ledger.handle_add(request, peer, now, sink, ready=ready)
                 added.append((request, sink))
             if note is not None and self.journal is not None:
-                self.journal.admit(note, added, credit, self._placement(added[0][0]))
+                placement = self.ledger.placement(added[0][0].request_id)
+                self.journal.admit(note, added, credit, placement)
             if isinstance(peer, Peer):
                 for message, _ in added:
                     self._send(peer, message)
@@ -205,6 +206,7 @@ class CoreClient:
         """Send what waits to engines that fit, and end what has waited too long."""
         now, placed, failed = trio.current_time(), Counter[Peer](), 0
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
+        moving = Counter[Peer]()  # how many more these will have
         queued = self.ledger.placed.queued() if len(self._taking) > 1 else ()
         for decision in self.ledger.replays.decide(now, queued):
             entry = decision.entry
@@ -215,7 +217,8 @@ class CoreClient:
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
                         peer = self.balancer.choose(self.ledger.placed.count, peers)
-                    if entry.peer is not None and not self._recall(entry, peer, now):
+                    if entry.peer is not None:
+                        self._recall(entry, peer, moving)
                         continue
                     of_parents[parent or entry.request.request_id] = peer
                     self._replay(entry, peer, now, exact=exact)
@@ -233,13 +236,13 @@ class CoreClient:
         if failed:
             logger.warning("%d requests ended, as no engine goes on with them", failed)
 
-    def _recall(self, entry: LedgerEntry, peer: Peer, now: float) -> bool:
-        """Take it out of its engine's queue, if this one has less to do, and will have then."""
-        assert entry.peer is not None
-        if self.ledger.placed.count(peer) + 1 >= self.ledger.placed.count(entry.peer):
-            return False
-        self._carry_out(self.ledger.handle_recalled(entry, now))
-        return True
+    def _recall(self, entry: LedgerEntry, peer: Peer, moving: Counter[Peer]) -> None:
+        """Ask its engine to give it back, if this one has less to do, and will have then."""
+        has, count = entry.peer, self.ledger.placed.count
+        assert has is not None
+        if count(peer) + moving[peer] + 1 < count(has) + moving[has]:
+            moving.update({peer: 1, has: -1})
+            self._carry_out(entry.recall())
 
     def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
         ready = self._taking[peer]
@@ -323,7 +326,8 @@ class CoreClient:
         if accepted.out_of_order:
             self.channel.break_link(peer, "an output is missing or came twice")
         if accepted.refused:
-            self.engines.handle_draining(peer)
+            if any(output.error_code == EngineDraining.code for output in outputs.outputs):
+                self.engines.handle_draining(peer)
             self._engines_changed()
             self._announce_waiting(accepted.refused)
         return accepted
@@ -383,11 +387,6 @@ class CoreClient:
     def _carry_out(self, send: Send | None) -> None:
         if send is not None:
             self._send(send.peer, send.message)
-
-    def _placement(self, request: AddRequest) -> Placement:
-        entry = self.ledger.get(request.request_id)
-        assert entry is not None
-        return entry.placement()
 
     def _send(self, peer: Peer, message: object) -> None:
         if peer in self._held:

@@ -25,7 +25,13 @@ from typing import Final
 
 import attrs
 
-from ...engine.errors import EngineDied, EngineDraining, EngineError
+from ...engine.errors import (
+    NOT_BEGUN,
+    EngineDied,
+    EngineDraining,
+    EngineError,
+    RequestRecalled,
+)
 from ...engine.messages import (
     AddRequest,
     FinishReason,
@@ -40,6 +46,7 @@ from ...engine.messages import (
 from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from ..journal.judgement import Refusal, judge
+from ..journal.records import Placement
 from .latencies import Latencies
 from .ledger_entry import (
     END_OF_REASON,
@@ -102,6 +109,10 @@ class Ledger:
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
         return self._entries.get(request_id)
+
+    def placement(self, request_id: str) -> Placement:
+        """Where a request in flight is."""
+        return self._entries[request_id].placement()
 
     def entries(self) -> Iterable[LedgerEntry]:
         """The requests in flight, the oldest first."""
@@ -203,9 +214,11 @@ class Ledger:
             if refusal is not None or entry is None:
                 self._refuse(refusal or Refusal.UNKNOWN_REQUEST)
                 continue
-            if output.error_code == EngineDraining.code:
+            if output.error_code in NOT_BEGUN:
+                drains = output.error_code == EngineDraining.code
+                error = EngineDraining() if drains else RequestRecalled()
                 self._unplace(entry, now)
-                self.replays.handle_refused(entry, EngineDraining(), now)
+                self.replays.handle_refused(entry, error, now)
                 refused.append(entry)
                 continue
             if output.events:
@@ -252,16 +265,6 @@ class Ledger:
             self._lose(entry, EngineDied(str(peer), cause), now)
         self._heard_at.pop(peer, None)
         return entries
-
-    def handle_recalled(self, entry: LedgerEntry, now: float) -> Send | None:
-        """Another engine is to have it, before this one begins, which was no attempt then.
-
-        Returns the abort for this one; `handle_replay` is called next.
-        """
-        abort = entry.abort()
-        entry.attempts -= 1
-        self._unplace(entry, now)
-        return abort
 
     def handle_replay(
         self,

@@ -312,11 +312,20 @@ class LedgerEntry:
             events=(event,),
         )
 
+    def recall(self) -> "Send":
+        """What asks its engine, in whose queue it is, to give it back; not a second time."""
+        assert self.is_queued
+        self.is_queued = False
+        return self._abort(if_queued=True)
+
     def abort(self) -> "Send | None":
         """What tells its engine to end the present attempt; None if no engine has it."""
-        if self.peer is None:
-            return None
-        return Send(self.peer, AbortRequests([RequestKey(self.request.request_id, self.attempt)]))
+        return None if self.peer is None else self._abort()
+
+    def _abort(self, *, if_queued: bool = False) -> "Send":
+        assert self.peer is not None
+        key = RequestKey(self.request.request_id, self.attempt)
+        return Send(self.peer, AbortRequests([key], if_queued))
 
     def check_invariants(self) -> None:
         """It has not ended, and is at an engine or waits for one."""
@@ -348,8 +357,9 @@ class Accepted:
 
     By entry and not by name: an id may be used again before all of this is delivered.
     `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
-    that a RESYNC asks for what is. `refused`: the engine drains and did not take these, which wait
-    for another one now. `queued`: some wait in the engine's queue; another one may have less to do.
+    that a RESYNC asks for what is. `refused`: the engine drains, or was asked to give these back,
+    and has not begun them; they wait for another one now. `queued`: some wait in the engine's
+    queue, and another one may have less to do.
     """
 
     tokens: list[LedgerEntry]

@@ -72,7 +72,7 @@ class ReplayPolicy:
         self._waiting[entry] = None
 
     def handle_refused(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
-        """An engine that drains did not take it: it waits on, and that was no attempt."""
+        """An engine has not begun it, and will not: it waits on, and that was no attempt."""
         entry.attempts -= 1
         if entry.lost_at == math.inf:
             entry.lost_at, entry.lost_by = now, error

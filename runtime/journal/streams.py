@@ -14,7 +14,7 @@ from functools import partial
 
 import attrs
 
-from ...engine.errors import EngineDraining
+from ...engine.errors import NOT_BEGUN
 from ...engine.messages import StepOutputs
 from ...transports.links.channel import Peer
 from .judgement import judge
@@ -125,7 +125,7 @@ class JournalStreams:
                 choice = None
             if judge(choice, sender, output) is not None or choice is None:
                 self.passed_over["output"] += 1
-            elif output.error_code == EngineDraining.code:
+            elif output.error_code in NOT_BEGUN:
                 self._displace(choice)
             else:
                 choice.handle_output(output)

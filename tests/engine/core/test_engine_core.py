@@ -110,6 +110,23 @@ def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver)
     assert driver.core.statistics().aborts_unknown == 3
 
 
+def test_only_what_no_step_had_yet_is_given_back(driver: Driver) -> None:
+    driver.core.add("f0", add_request("begun"))
+    driver.step()
+    driver.core.add("f0", add_request("queued"))
+    keys = [RequestKey("begun", 1), RequestKey("queued", 1), RequestKey("unknown", 1)]
+    for _ in range(2):
+        driver.core.recall("f0", keys)
+    assert driver.core.unfinished_count() == 1
+    driver.run()
+    assert driver.last("begun").finish_reason is FinishReason.LENGTH
+    assert [output.error_code for _, output in driver.heard if output.request_id == "queued"] == [
+        "request_recalled"
+    ]
+    again, unknown = driver.core.resync("f0", [LiveRequest("queued", 1, 0, None)])
+    assert ([each.error_code for each in again], unknown) == (["request_recalled"], [])
+
+
 def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("bad", prompt=[]))

@@ -26,7 +26,7 @@ from triolet.engine.messages import (
     Utility,
 )
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.doubles.bed import ME, Bed, is_quiet, open_bed
+from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import (
     NoEngine,
@@ -144,56 +144,6 @@ async def test_a_stream_goes_on_where_its_engine_died(null_folder: pathlib.Path)
         counts = bed.frontend.statistics().frontend
         assert (counts.requests_migrated_total, counts.requests_waiting) == (1, 0)
         assert counts.requests_failed_total == 0
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_what_a_full_engine_queues_moves_to_one_that_has_less_to_do(
-    null_folder: pathlib.Path, is_there: bool
-) -> None:
-    async with (
-        open_bed(null_folder, window_tokens=4, engines=3) as bed,
-        AsyncExitStack() as opened,
-    ):
-        client: CoreClient = bed.client
-        wanted = (await bed.answer("hello", ENDLESS)).token_ids
-        dying, full, other = client.balancer.engines
-        client.handle_event(PeerDown(other, "its link is cut"))
-        streams = [
-            await opened.enter_async_context(bed.frontend.generate("hello", ENDLESS))
-            for _ in range(4)
-        ]
-        for stream in streams:
-            await anext(stream)
-        if is_there:  # and has too much to do when the streams have to go on elsewhere
-            client.handle_event(PeerUp(other, 1))
-            await bed.settle()
-            report_running(client, other, 100)
-        bed.lose_engine(dying.rank)
-        assert client.ledger.placed.count(full) == 4
-        moved = [entry for entry in client.ledger.placed.of(full).values() if entry.is_moved]
-        queued = [entry.output_of(RequestEvent(RequestEventKind.QUEUED)) for entry in moved]
-        if is_there:
-            report_running(client, other, 0)
-            bed.servers[full.rank].channel.send(ME, StepOutputs(1, queued))
-            while not client.ledger.placed.count(other):
-                await trio.lowlevel.checkpoint()
-        else:
-            assert client.handle_event(Received(full, StepOutputs(1, queued))).queued
-            assert client.ledger.placed.queued() == moved
-            client.handle_event(PeerUp(other, 1))
-        assert [client.ledger.placed.count(peer) for peer in (full, other)] == [2, 2]
-        assert client.ledger.placed.queued() == []
-        assert [(await stream.collect()).token_ids for stream in streams] == [wanted] * 4
-        while not all(is_quiet(bed.servers[peer.rank]) for peer in (full, other)):
-            await trio.lowlevel.checkpoint()
-        counts = bed.frontend.statistics().frontend
-        assert (counts.requests_migrated_total, counts.requests_failed_total) == (4, 0)
-
-
-def report_running(client: CoreClient, peer: Peer, running: int) -> None:
-    """An engine says so of what it runs, all of it of other frontends."""
-    report = StatisticsReport(EngineStatistics(running=running), 2**62)
-    client.handle_event(Received(peer, report))
 
 
 async def test_without_another_engine_it_waits_and_goes_on_with_the_next(

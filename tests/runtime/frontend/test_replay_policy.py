@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triolet.engine.errors import EngineDied, EngineDraining, EngineError
+from triolet.engine.errors import EngineDied, EngineDraining, EngineError, RequestRecalled
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -81,12 +81,18 @@ def answer(add: AddRequest, **fields: Any) -> RequestOutput:
     )
 
 
-def refuse(ledger: Ledger, peer: Peer, add: AddRequest, now: float) -> None:
+def refuse(
+    ledger: Ledger,
+    peer: Peer,
+    add: AddRequest,
+    now: float,
+    error: type[EngineError] = EngineDraining,
+) -> None:
     output = answer(
         add,
         finish_reason=FinishReason.ERROR,
-        error="draining",
-        error_code=EngineDraining.code,
+        error="not begun",
+        error_code=error.code,
     )
     (refused,) = ledger.handle_outputs(peer, StepOutputs(1, [output]), now).refused
     assert refused.request.request_id == add.request_id
@@ -243,8 +249,10 @@ def test_what_is_queued_may_go_where_it_goes_on_exactly_and_that_is_no_attempt()
         ledger.replays.handle_engines({OTHER: UNLIKE, SUCCESSOR: READY})
         (decision,) = ledger.replays.decide(now, ledger.placed.queued())
         assert decision == PlaceOn(entry, [SUCCESSOR], True)
-        abort = Send(OTHER, AbortRequests([RequestKey("r", add.attempt)]))
-        assert ledger.handle_recalled(entry, now) == abort
+        recall = AbortRequests([RequestKey("r", add.attempt)], if_queued=True)
+        assert entry.recall() == Send(OTHER, recall)
+        assert ledger.placed.queued() == [], "it is asked once"
+        refuse(ledger, OTHER, add, now, RequestRecalled)
     ledger.handle_replay(entry, SUCCESSOR, now, ready=READY)
     ledger.check_invariants()
     assert ledger.placed.queued() == []
@@ -399,10 +407,12 @@ class ReplayMachine(RuleBasedStateMachine):
         self.ledger.replays.handle_engines(self.engines, frozenset({"same"}))
         for decision in self.ledger.replays.decide(self.now, self.ledger.placed.queued()):
             name = decision.entry.request.request_id
-            if decision.entry.peer is not None:
-                abort = self.ledger.handle_recalled(decision.entry, self.now)
-                assert abort is not None
+            if (has := decision.entry.peer) is not None:
+                add = decision.entry.message()
+                decision.entry.recall()
+                refuse(self.ledger, has, add, self.now, RequestRecalled)
                 self.attempts[name] -= 1
+                self.lost_at.setdefault(name, self.now)
             if isinstance(decision, Fail):
                 is_late = self.now >= self.lost_at[name] + 5
                 assert is_late or self.attempts[name] == 3, "given up too early"
