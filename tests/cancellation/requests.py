@@ -205,7 +205,7 @@ class RequestBed:
         await trio.testing.wait_all_tasks_blocked()
         client, counters = self.bed.client, self.application.counters
         assert self.bed.frontend.admission.active_requests == 0
-        assert sum(map(client.ledger.in_flight, client.balancer.engines)) == 0
+        assert sum(map(client.ledger.placed.count, client.balancer.engines)) == 0
         assert counters.connections_active == counters.sockets_active == 0
         assert self.application.store.active == 0
         assert {task.name for task in find_background_tasks()} == self._baseline

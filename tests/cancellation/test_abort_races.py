@@ -43,7 +43,7 @@ async def check_nothing_left(bed: Bed) -> None:
     """Quiet, and another request is served as ever."""
     await bed.wait_quiet()
     assert bed.frontend.admission.active_requests == 0
-    assert sum(map(bed.client.ledger.in_flight, bed.client.balancer.engines)) == 0
+    assert sum(map(bed.client.ledger.placed.count, bed.client.balancer.engines)) == 0
     for server in bed.servers.values():
         server.core.check_invariants()
         assert server.core.unfinished_count() == 0
