@@ -20,7 +20,7 @@
 """
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
@@ -120,8 +120,10 @@ class RequestRecalled(EngineError):
     )
 
 
-# An engine that ends a request so has not begun it; another one may.
-NOT_BEGUN = frozenset({EngineDraining.code, RequestRecalled.code})
+# {code: its error}. An engine that ends a request so has not begun it; another one may.
+NOT_BEGUN: Final[dict[str, type[EngineError]]] = {
+    error.code: error for error in (EngineDraining, RequestRecalled)
+}
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ is checked against the world's own notes.
 """
 
 from collections import Counter
+from typing import Any
 
 import attrs
 
@@ -82,15 +83,9 @@ class _Engine:
         return [self.refuse(key, EngineDraining)]
 
     def refuse(self, key: RequestKey, error: type[EngineError]) -> StepOutputs:
-        output = RequestOutput(
-            request_id=key.request_id,
-            attempt=key.attempt,
-            first_index=self.begun[key],
-            token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            error_code=error.code,
+        self.refused[key] = self.answer(
+            key, finish_reason=FinishReason.ERROR, error_code=error.code
         )
-        self.refused[key] = StepOutputs(1, [output])
         return self.refused[key]
 
     def recall(self, key: RequestKey) -> list[StepOutputs]:
@@ -123,13 +118,16 @@ class _Engine:
         return StepOutputs(1, [output])
 
     def queue(self, key: RequestKey) -> StepOutputs:
-        event = RequestEvent(RequestEventKind.QUEUED, 1)
+        return self.answer(key, events=(RequestEvent(RequestEventKind.QUEUED, 1),))
+
+    def answer(self, key: RequestKey, **fields: Any) -> StepOutputs:
+        """An output without tokens, of one that has not begun."""
         output = RequestOutput(
             request_id=key.request_id,
             attempt=key.attempt,
-            first_index=self.said[key],
+            first_index=self.begun[key],
             token_ids=[],
-            events=(event,),
+            **fields,
         )
         return StepOutputs(1, [output])
 

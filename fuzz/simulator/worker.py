@@ -77,7 +77,7 @@ class SimExecutor:
     worker: CheckingWorker = attrs.field(init=False)
     # The seed of a request that has made the worker crash.
     crashed_by: int | None = attrs.field(default=None, init=False)
-    # Seeds of requests that steps had which were lost with their worker.
+    # Seeds of requests that steps had which were lost with their worker, or never handed to it.
     lost: set[int] = attrs.field(factory=set, init=False)
     # Of the step that was answered last.
     answered: set[int] = attrs.field(factory=set, init=False)

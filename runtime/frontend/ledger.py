@@ -25,13 +25,7 @@ from typing import Final
 
 import attrs
 
-from ...engine.errors import (
-    NOT_BEGUN,
-    EngineDied,
-    EngineDraining,
-    EngineError,
-    RequestRecalled,
-)
+from ...engine.errors import NOT_BEGUN, EngineDied, EngineError
 from ...engine.messages import (
     AddRequest,
     FinishReason,
@@ -214,11 +208,9 @@ class Ledger:
             if refusal is not None or entry is None:
                 self._refuse(refusal or Refusal.UNKNOWN_REQUEST)
                 continue
-            if output.error_code in NOT_BEGUN:
-                drains = output.error_code == EngineDraining.code
-                error = EngineDraining() if drains else RequestRecalled()
+            if (error := NOT_BEGUN.get(output.error_code)) is not None:
                 self._unplace(entry, now)
-                self.replays.handle_refused(entry, error, now)
+                self.replays.handle_refused(entry, error(), now)
                 refused.append(entry)
                 continue
             if output.events:
