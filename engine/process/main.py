@@ -86,6 +86,7 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
             open_recorder(init.settings.record_steps, "engine") as recorder,
             open_slot(page_fd, 0) as progress,
             open_batch_table(page_fd, after_slots, init.settings.max_num_seqs) as batches,
+            passes_shown(progress),
         ):
             async with open_spoke(me, *codecs) as channel:
                 engine = (make or EngineProcess)(
@@ -186,12 +187,11 @@ class EngineProcess:
             async with open_engine_services(*parts, batches=self.batches):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
-                with passes_shown(self.progress):
-                    async with (
-                        open_service(self._watched.run, name="watched"),
-                        open_service(self._run_control, name="control"),
-                    ):
-                        await trio.sleep_forever()
+                async with (
+                    open_service(self._watched.run, name="watched"),
+                    open_service(self._run_control, name="control"),
+                ):
+                    await trio.sleep_forever()
         except (EngineError, ProcessDied) as error:
             self._show_failing(error)
             raise

@@ -18,7 +18,7 @@ import trio
 
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
-from ...nurseries.processes.progress_page import open_slot
+from ...nurseries.processes.progress_page import open_slot, passes_shown
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import open_service
@@ -67,14 +67,16 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
         memory = PlaceMemory.of(engine_fds[1:])
         make_ours = partial(make, init.settings, init.rank, stop.pause, memory)
-        executor = await run_or_refuse(handshake, make_ours, thread_name="import")
+        progress = owned.enter_context(open_slot(page_fd, 1 + init.rank))
+        with passes_shown(progress):
+            executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
             output_rank=OUTPUT_RANK,
             steps=owned.enter_context(RingReader.attach(fds[:READER_FDS], init.rank)),
             results=owned.enter_context(RingWriter.attach(fds[READER_FDS:])),
-            progress=owned.enter_context(open_slot(page_fd, 1 + init.rank)),
+            progress=progress,
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
             generation=init.generation,
@@ -99,7 +101,9 @@ class WorkerProcess:
         Both tasks are services: a worker without one of them would be silent, not dead.
         """
         async with open_service(self._run_control, name="control"):
-            ready = await self._load(executor)
+            with passes_shown(self.loop.progress):
+                ready = await self._load(executor)
+            # From here on the slot is the steps'.
             async with open_service(self.loop.run, name="step-loop", waits_for="steps"):
                 self.phase = "serve"
                 settle_heap()

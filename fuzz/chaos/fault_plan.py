@@ -68,6 +68,7 @@ class FaultKind(enum.StrEnum):
     KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
     KILL_ALL = "kill engines, spare"  # the engine, the other one, and what waits to succeed them
     KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
+    HANG_BOOT = "stop in boot for ever"  # an engine is killed, and its successor so stopped
     CRASH_WORKER = "crash worker"  # by SIGSEGV, a fault of its own: its engine dies with it
     FREEZE_TREE = "freeze tree"  # all processes, root and spares too
     HANG_WORKER = "stop worker for ever"
@@ -112,6 +113,7 @@ ON_ENGINE = frozenset(
         FaultKind.KILL_SPARE,
         FaultKind.KILL_ALL,
         FaultKind.KILL_BOOT,
+        FaultKind.HANG_BOOT,
         FaultKind.CRASH_WORKER,
         FaultKind.STOP_WORKER,
         FaultKind.STOP_ENGINE,
@@ -138,7 +140,8 @@ ON_WORKER = frozenset(
 # What stands still must be ended by whoever watches it.
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
 # Two lives end: that of an engine or a frontend, and its successor's.
-TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT, FaultKind.KILL_ADOPTER})
+IN_BOOT = frozenset({FaultKind.KILL_BOOT, FaultKind.HANG_BOOT})
+TWICE = frozenset({*IN_BOOT, FaultKind.KILL_SUCCESSOR, FaultKind.KILL_ADOPTER})
 ON_ROOT = frozenset(
     {
         FaultKind.KILL_ROOT,
@@ -192,6 +195,7 @@ KILLS = frozenset(
         FaultKind.KILL_SPARE,
         FaultKind.KILL_ALL,
         FaultKind.KILL_BOOT,
+        FaultKind.HANG_BOOT,
         FaultKind.CRASH_WORKER,
         FaultKind.KILL_FRONTEND,
         FaultKind.KILL_ADOPTER,
@@ -331,7 +335,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         **dict.fromkeys(LINKS, (f"engine {engine}",)),
     }
     phases = list(BootPhase)
-    phase = phases[BOOTS_S.index(boot_s) % len(phases)] if kind is FaultKind.KILL_BOOT else ""
+    phase = phases[BOOTS_S.index(boot_s) % len(phases)] if kind in IN_BOOT else ""
     if kind in CANCELS | NETWORK:
         token = max(1, token)  # of its id, which its first event has, is all that can be named
     return Fault(

@@ -164,26 +164,27 @@ class FaultRunner:
         elif fault.kind is FaultKind.CRASH_WORKER:
             outcome.proof = f"SIGSEGV: {await faults.kill(*pids, by=signal.SIGSEGV)}"
         elif fault.kind in HANGS:
-            await self._hang(fault, outcome, *pids)
+            outcome.proof = await self._hang(fault, outcome, *pids)
         elif fault.kind in CONTROL_CUTS:
             outcome.proof = await faults.cut_control(pids[0], self.served.pid)
         else:
             outcome.proof = await faults.kill(*pids)
         if fault.kind in TWICE:  # before all else: a successor boots in some tenths of a second
-            outcome.proof += f", {await self._kill_successor(fault, pids)}"
+            outcome.proof += f", {await self._end_successor(fault, outcome, pids)}"
         elif any(each.startswith("engine") for each in fault.deaths):  # a worker's may be unseen
             await self._check_health(fault, outcome, before)
 
-    async def _hang(self, fault: Fault, outcome: FaultOutcome, pid: int) -> None:
+    async def _hang(self, fault: Fault, outcome: FaultOutcome, pid: int) -> str:
         bound_s = HANG_S * self.patience
-        outcome.proof, ended_s = await faults.hang(pid, bound_s)
+        proof, ended_s = await faults.hang(pid, bound_s)
         if ended_s is None:
             evidence = f"{fault.place} stood still for {bound_s:g} s, and nothing ended it"
             outcome.violations.append(Violation("I8", evidence))
+        return proof
 
-    async def _kill_successor(self, fault: Fault, pids: list[int]) -> str:
-        """Kill the process that took this one's place: in a phase of its boot, or so long after it
-        was seen first. Its pid joins `pids`; what is the proof."""
+    async def _end_successor(self, fault: Fault, outcome: FaultOutcome, pids: list[int]) -> str:
+        """Kill or stop the process that took this one's place: in a phase of its boot, or so long
+        after it was seen first. Its pid joins `pids`; what is the proof."""
         found = ProcessTree(fault.place, pids[0], {})
 
         async def is_there() -> bool:
@@ -196,7 +197,9 @@ class FaultRunner:
         )
         await trio.sleep(fault.seconds)
         pids.append(found.pid)
-        return f"{await faults.kill(found.pid)} in phase {found.facts.get('phase', 'serve')}"
+        is_hang = fault.kind is FaultKind.HANG_BOOT
+        end = self._hang(fault, outcome, found.pid) if is_hang else faults.kill(found.pid)
+        return f"{await end} in phase {found.facts.get('phase', 'serve')}"
 
     def remember(self, disturbance: Disturbance, kind: str) -> None:
         """It is over: what it did may be put down to it."""

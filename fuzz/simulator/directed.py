@@ -117,8 +117,8 @@ DIRECTED: dict[str, list[Event]] = {
     "a kill counts as a stream's": [
         Setup(),
         *[_request(number) for number in range(3)],
-        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.0, tokens=20, steps=6),
-        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.3, tokens=20, steps=5),
+        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.0, tokens=20, steps=8),
+        Fault(kind=FaultKind.KILL_ADOPTER, at_s=0.3, tokens=20, steps=4),
     ],
     # Two deaths that are nobody's fault, with the same four in flight, who have passed between.
     "each of many is blamed alone": [

@@ -19,7 +19,8 @@ shows. It has max(500 ms, 5 × predicted); `patience_s` where nothing is predict
 steps, which load and measure. The process itself computes nothing: its loop has 500 ms for a pass.
 Where a pass may compute for as long as it likes, only sleep within one is counted, against a longer
 deadline, `blocked_s`: a lock that is never released, as that of a thread that found no memory to
-begin with (`threading.Thread.start` waits for it for ever).
+begin with (`threading.Thread.start` waits for it for ever). So is a child's loop judged while no
+step is owed: as it boots.
 """
 
 import enum
@@ -126,13 +127,21 @@ class HangWatch:
     def __attrs_post_init__(self) -> None:
         self._accounts = [_Account() for _ in range(self.places)]
 
-    def handle_page(self, slots: Sequence[SlotState], now: float) -> dict[int, int]:
-        """The slots as they are; returns {place: pid} of those that have not moved."""
+    def handle_page(
+        self, slots: Sequence[SlotState], now: float, pids: Mapping[int, int] = {}
+    ) -> dict[int, int]:
+        """The slots as they are; returns {place: pid} of those that have not moved.
+
+        `pids` by place, as far as they are known: one that does not show yet waits for something to
+        do, whatever another has left in its slot.
+        """
         elapsed_s = 0.0 if self._seen_at is None else now - self._seen_at
         self._wall_s = min(elapsed_s, self.period_s)
         self._seen_at = now
         still: dict[int, int] = {}
         for place, (slot, account) in enumerate(zip(slots, self._accounts, strict=True)):
+            if slot.pid != (pid := pids.get(place, slot.pid)):
+                slot = SlotState(pid)
             if not slot.is_torn:
                 account.slot = slot
             if not slot.pid:
@@ -187,7 +196,9 @@ class HangWatch:
 
     def _blocked_s(self, place: int) -> float | None:
         """How long it may be asleep in a pass, if what it computes in one is not counted."""
-        return None if place else self.blocked_s
+        if place:
+            return None if self._accounts[0].slot.step else BLOCKED_S
+        return self.blocked_s
 
     def owes(self, place: int) -> bool:
         """Whether it has something to do, and waits for no other process that has to do first.

@@ -18,11 +18,12 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Failing, TreeReply, WorkersChanged
 from ...nurseries.processes.death_watch import wait_process_gone
-from ...nurseries.processes.hang_watch import Hang, ProcessHung
+from ...nurseries.processes.hang_watch import BLOCKED_S, Hang, ProcessHung
 from ...nurseries.processes.process import (
     LadderTimes,
     Process,
     ProcessDied,
+    ProcessExit,
     ProcessSpec,
     ProcessStuck,
     open_process,
@@ -251,12 +252,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
             plan.on_spawned(child)
             plan.on_event(ChildStarting(name, plan.epoch))
             try:
-                with waiting_for(f"{name} to be ready"):
-                    ready = await _handshake(child, plan, init, page)
-                child.ready = True
-                _report_ended(plan, child.boot.handle_ready(trio.current_time()))
-                plan.on_ready(child, ready)
-                await _serve(child, plan, page)
+                await _live(child, plan, init, page)
             finally:
                 await _end(child, plan.ladder)
     except Exception as error:
@@ -306,6 +302,35 @@ async def _end(child: ChildProcess, ladder: LadderTimes) -> None:
             await child.read_control()
 
 
+async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: ProgressPage) -> NoReturn:
+    """From INIT to its death, which it raises; who stands still is ended all the while."""
+    name = child.process.spec.name
+    watcher = partial(
+        run_hang_watcher,
+        page,
+        patience_s=plan.patience_s,
+        # Whoever boots may compute for as long as it likes.
+        blocked_s=lambda: plan.blocked_s if child.ready else BLOCKED_S,
+        pids=lambda: dict(enumerate((child.process.pid, *child.workers()))),
+        on_hang=partial(_handle_hang, child, plan, page),
+    )
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watcher, name=f"{name}/hang-watcher")
+            with waiting_for(f"{name} to be ready"):
+                ready = await _handshake(child, plan, init, page)
+            child.ready = True
+            _report_ended(plan, child.boot.handle_ready(trio.current_time()))
+            plan.on_ready(child, ready)
+            nursery.start_soon(child.read_control, name=f"{name}/control")
+            nursery.start_soon(child.send_snapshots, name=f"{name}/membership")
+            with waiting_for(f"{name} to end"):
+                how = await child.process.wait_exited()
+            nursery.cancel_scope.cancel(f"{name} ended")
+    _fail(child, plan, page, how.cause, is_own_fault=how.is_own_fault)
+    raise _death(child, how)
+
+
 async def _handshake(
     child: ChildProcess, plan: ChildPlan, init: bytes, page: ProgressPage
 ) -> bytes:
@@ -331,7 +356,7 @@ async def _handshake(
     except HandshakeError as error:
         # A death says more than silence.
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):
-            raise ProcessDied(await child.process.wait_exited()) from error
+            raise _death(child, await child.process.wait_exited()) from error
         raise
 
 
@@ -340,27 +365,8 @@ def _report_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
         plan.on_event(ChildPhaseEnded(plan.spec.name, ended.phase, ended.seconds))
 
 
-async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> NoReturn:
-    name = child.process.spec.name
-    watcher = partial(
-        run_hang_watcher,
-        page,
-        patience_s=plan.patience_s,
-        blocked_s=plan.blocked_s,
-        on_hang=partial(_handle_hang, child, plan, page),
-    )
-    with single_errors_unwrapped():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child.read_control, name=f"{name}/control")
-            nursery.start_soon(child.send_snapshots, name=f"{name}/membership")
-            nursery.start_soon(watcher, name=f"{name}/hang-watcher")
-            with waiting_for(f"{name} to end"):
-                how = await child.process.wait_exited()
-            nursery.cancel_scope.cancel(f"{name} ended")
-    _fail(child, plan, page, how.cause, is_own_fault=how.is_own_fault)
-    if child.hung is not None:
-        raise ProcessHung(name, child.hung_cause) from ProcessDied(how)
-    raise ProcessDied(how)
+def _death(child: ChildProcess, how: ProcessExit) -> ProcessDied | ProcessHung:
+    return ProcessHung(how.process, child.hung_cause) if child.hung else ProcessDied(how)
 
 
 def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:

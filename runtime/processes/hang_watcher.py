@@ -5,7 +5,7 @@ The shell over `HangWatch`. Nothing else in a run declares a process lost that i
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import trio
@@ -31,18 +31,21 @@ async def run_hang_watcher(
     page: ProgressPage,
     *,
     patience_s: float,
-    blocked_s: float | None = None,
+    blocked_s: Callable[[], float | None] = lambda: None,
+    pids: Callable[[], Mapping[int, int]] = dict,
     on_hang: Callable[[Hang], None],
 ) -> NoReturn:
     """Watch the processes that have a slot on the page; never returns unless cancelled.
 
-    `on_hang` has to kill, and must not raise. Holds nothing.
+    `blocked_s` and `pids` (see `HangWatch`) are asked for at each look. `on_hang` has to kill, and
+    must not raise. Holds nothing.
     """
     always_waits_for("a process that stands still")
-    watch = HangWatch(page.slots, patience_s, blocked_s)
+    watch = HangWatch(page.slots, patience_s)
     while True:
+        watch.blocked_s = blocked_s()
         await trio.sleep(watch.period_s)
-        still = watch.handle_page(page.read(), trio.current_time())
+        still = watch.handle_page(page.read(), trio.current_time(), pids())
         looks = {
             place: look_at_process(pid, every_thread=watch.owes(place))
             for place, pid in still.items()

@@ -29,6 +29,7 @@ from triolet.engine.worker import process as worker_process
 from triolet.engine.worker.null.executor import null_token
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.live_tasks import find_background_task, find_tasks
@@ -136,6 +137,23 @@ async def test_from_hello_to_tokens(ends: tuple[Core, ChildFds], settings: Engin
         assert core.progress[-1] == ("start", 1.0)
         token = null_token(7, 0, 8, vocab_size=100)
         assert await core.run(first_step()) == StepResult(1, [2], [token])
+
+
+async def test_its_loop_shows_on_the_page_until_steps_do(
+    ends: tuple[Core, ChildFds], settings: EngineSettings
+) -> None:
+    core, fds = ends
+    with open_page(slots=2) as page:
+        core.fds.append(page.fd)
+        async with running(core, fds, settings):
+            [_, booted] = page.read()
+            assert (booted.pid, booted.is_busy) == (os.getpid(), False)
+            assert booted.passes > 3, "of threads that began and ended"
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            assert page.read()[1].passes == booted.passes
+            await core.run(first_step(number=6))
+            assert page.read()[1].step == 6
 
 
 async def test_the_tree_has_the_tasks_and_the_facts(

@@ -22,6 +22,7 @@ from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
     CONTROL_CUTS,
     DECK,
+    IN_BOOT,
     KILLS,
     LINKS,
     NETWORK,
@@ -90,7 +91,7 @@ def test_every_fault_can_be_made(seed: int) -> None:
         inside = ON_WORKER - {FaultKind.CRASH_WORKER} - STARVES
         assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
-        assert bool(fault.phase) == (fault.kind is FaultKind.KILL_BOOT)
+        assert bool(fault.phase) == (fault.kind in IN_BOOT)
         assert bool(fault.place) == (fault.kind in KILLS | STOPS | STARVES | NO_FDS | LINKS)
         if fault.kind is FaultKind.POISON:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
@@ -161,8 +162,9 @@ def test_a_worker_that_crashes_takes_its_engine_along_one_that_is_killed_does_no
         assert fault.deaths == ({f"engine {fault.rank}": 1} if crashes else {})
 
 
-def test_a_boot_is_killed_in_each_of_its_phases() -> None:
-    plan = make_plan(1, 40, **SHAPE, kinds=[FaultKind.KILL_BOOT])
+@pytest.mark.parametrize("kind", sorted(IN_BOOT))
+def test_a_boot_is_ended_in_each_of_its_phases(kind: FaultKind) -> None:
+    plan = make_plan(1, 40, **SHAPE, kinds=[kind])
     assert {fault.phase for fault in plan} == set(BootPhase)
     assert all(fault.deaths == {fault.place: 2} for fault in plan)
 

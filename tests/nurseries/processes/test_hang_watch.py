@@ -60,6 +60,7 @@ class Bed:
     watch: HangWatch = attrs.field(init=False)
     all: list[Simulated] = attrs.field(init=False)
     hangs: list[Hang] = attrs.field(factory=list)
+    pids: dict[int, int] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.watch = HangWatch(1 + self.workers, PATIENCE_S, self.blocked_s)
@@ -69,7 +70,7 @@ class Bed:
     def tick(self, late_s: float = 0.0) -> None:
         self.now += self.watch.period_s + late_s
         slots = [process.slot for process in self.all]
-        still = self.watch.handle_page(slots, self.now)
+        still = self.watch.handle_page(slots, self.now, self.pids)
         looks = {place: self.all[place].look() for place in still}
         self.hangs += self.watch.handle_looks(looks)
         self.watch.check_invariants()
@@ -156,6 +157,32 @@ def test_a_loop_that_may_compute_is_blocked_when_it_sleeps_for_seconds() -> None
     bed.all[0].show(passes=2)
     assert bed.until_hang(BLOCKED_S + SLACK_S + PERIOD_IDLE_S) >= BLOCKED_S
     assert bed.hangs == [Hang(0, 10, "hung: asleep for 5.0 s")]
+
+
+def test_one_that_does_not_show_yet_hangs_only_if_it_is_stopped() -> None:
+    """Whatever the one before it has left in the slot."""
+    bed = Bed()
+    bed.all[1].show(passes=2)
+    bed.all[1].pid, bed.pids = 12, {1: 12}
+    for _ in range(1000):
+        bed.tick()
+    assert bed.hangs == []
+    bed.all[1].state = STOPPED
+    assert bed.until_hang(DEADLINE_MIN_S + SLACK_S) >= DEADLINE_MIN_S
+    assert bed.hangs == [Hang(1, 12, "hung: stopped for 0.5 s", is_own_fault=False)]
+
+
+def test_a_worker_that_boots_has_a_loop_too() -> None:
+    bed = Bed()
+    bed.all[1].show(passes=2)
+    bed.all[1].state = RUNNABLE
+    for _ in range(1000):
+        bed.tick()
+        bed.all[1].run(bed.watch.period_s)
+    assert bed.hangs == []
+    bed.all[1].state = ASLEEP
+    assert bed.until_hang(BLOCKED_S + SLACK_S + PERIOD_IDLE_S) >= BLOCKED_S - 2 * SLACK_S
+    assert bed.hangs == [Hang(1, 11, "hung: asleep for 5.0 s")]
 
 
 def test_a_loop_that_may_compute_does_so_for_as_long_as_it_likes() -> None:

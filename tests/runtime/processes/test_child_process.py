@@ -248,6 +248,19 @@ async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, cause)]
 
 
+async def test_a_child_that_is_stopped_while_it_boots_is_not_waited_for() -> None:
+    owner = Owner("hang")  # and has not shown itself yet
+    with pytest.RaisesGroup(ProcessHung):
+        async with owner.running():
+            await owner.diary.wait_for(ChildProgress)
+            owner.spawned[0].process.send_signal(signal.SIGSTOP)
+            await owner.wait_gone()
+            await trio.sleep_forever()
+    cause = "hung: stopped for 0.5 s"
+    assert (owner.gone, owner.own_faults) == ([cause], [False])
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, cause)]
+
+
 async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_for_it() -> None:
     owner = Owner("starved", blocked_s=0.2)
     with pytest.RaisesGroup(ProcessHung):
