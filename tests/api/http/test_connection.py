@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.http.connection import HttpConnection
+from triolet.api.http.connection import LAST_LOOK_S, HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.serving.connection import run_connection
 from triolet.api.settings import HttpLimits, ServerLimits
@@ -57,6 +57,22 @@ async def test_a_head_that_trickles_has_one_deadline(
         nursery.cancel_scope.cancel("seen enough")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert trio.current_time() < 7
+
+
+@pytest.mark.parametrize("late_s", [0.0, LAST_LOOK_S / 2])
+async def test_a_head_that_came_while_we_were_stopped_is_read(
+    autojump_clock: trio.testing.MockClock, late_s: float
+) -> None:
+    application = make_application()
+    for _ in range(20):  # in one turn of the loop reader and deadline come in any order
+        async with open_connection(application) as stream:
+            await trio.testing.wait_all_tasks_blocked()
+            if late_s:
+                await trio.sleep(HttpLimits().head_s + late_s)
+            head = b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            await stream.send_all(head)
+            autojump_clock.jump(0 if late_s else HttpLimits().head_s)
+            assert (await read_all(stream)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClock) -> None:
