@@ -91,7 +91,7 @@ class Blame:
             account.faults += 1
             account.alone += in_flight <= {content}
             account.last_at, account.was_in_flight = trio.current_time(), content in in_flight
-        if executor.crashed_by is not None:
+        if executor.crashed_by is not None and process.exit != STOPPED:
             self._accounts[self._contents[executor.crashed_by]].made += 1
             self.scene.reached["death by poison"] += 1
         self._judge_refused(refused)
@@ -172,6 +172,10 @@ class WatchedFleet(EngineFleet):
 def _executor_of(process: SimProcess) -> SimExecutor | None:
     parts = process.parts
     return parts.executor if isinstance(parts, EngineParts) else None
+
+
+# Ended by an order, whatever its worker died of meanwhile: its streams had gone elsewhere by then.
+STOPPED = (0, None)
 
 
 def _is_at_fault(process: SimProcess, executor: SimExecutor | None) -> bool:
