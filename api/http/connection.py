@@ -126,12 +126,13 @@ class HttpConnection:
     async def _receive_head(self) -> bool:
         for seconds in (self.limits.head_s, LAST_LOOK_S):
             with trio.move_on_after(seconds):
-                while not self._take_head():
-                    if await self._input.more():
-                        continue
-                    if self._input.buffer:
-                        raise invalid_http("The request ended within its head")
-                    return False
+                while await self._input.more():
+                    if self._take_head():
+                        return True
+                if self._input.buffer:
+                    raise invalid_http("The request ended within its head")
+                return False
+            if self._take_head():  # its reader had it in the turn in which time was over
                 return True
         message = f"No whole request head within {self.limits.head_s:g} s"
         raise ApiError(408, message, "request_timeout")

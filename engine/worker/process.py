@@ -18,7 +18,7 @@ import trio
 
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
-from ...nurseries.processes.progress_page import open_slot, passes_shown
+from ...nurseries.processes.progress_page import ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import open_service
@@ -68,8 +68,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         memory = PlaceMemory.of(engine_fds[1:])
         make_ours = partial(make, init.settings, init.rank, stop.pause, memory)
         progress = owned.enter_context(open_slot(page_fd, 1 + init.rank))
-        with passes_shown(progress):
-            executor = await run_or_refuse(handshake, make_ours, thread_name="import")
+        executor = await run_or_refuse(handshake, progress, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
@@ -101,9 +100,7 @@ class WorkerProcess:
         Both tasks are services: a worker without one of them would be silent, not dead.
         """
         async with open_service(self._run_control, name="control"):
-            with passes_shown(self.loop.progress):
-                ready = await self._load(executor)
-            # From here on the slot is the steps'.
+            ready = await self._load(executor)
             async with open_service(self.loop.run, name="step-loop", waits_for="steps"):
                 self.phase = "serve"
                 settle_heap()
@@ -123,7 +120,7 @@ class WorkerProcess:
             trio.from_thread.run(self.handshake.progress, phase, fraction)
 
         load = partial(executor.load, report)
-        return await run_or_refuse(self.handshake, load, thread_name="load")
+        return await run_or_refuse(self.handshake, self.loop.progress, load, thread_name="load")
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -158,13 +155,17 @@ class WorkerProcess:
         return msgspec.json.encode(tree).decode()
 
 
-async def run_or_refuse(handshake: ChildHandshake, boot: Callable[[], T], *, thread_name: str) -> T:
+async def run_or_refuse(
+    handshake: ChildHandshake, progress: ProgressSlot, boot: Callable[[], T], *, thread_name: str
+) -> T:
     """Run a part of booting in a thread; an error that no restart cures refuses for good.
 
+    Meanwhile our slot shows this loop; when we serve, it is the steps'.
     Cancellation waits for what is in hand: the thread is not abandoned.
     """
     try:
-        return await trio.to_thread.run_sync(boot, thread_name=thread_name)
+        with passes_shown(progress):
+            return await trio.to_thread.run_sync(boot, thread_name=thread_name)
     except EngineError as error:
         await handshake.refuse(str(error))
 

@@ -139,8 +139,9 @@ ON_WORKER = frozenset(
 )
 # What stands still must be ended by whoever watches it.
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
-# Two lives end: that of an engine or a frontend, and its successor's.
+# In one of its phases.
 IN_BOOT = frozenset({FaultKind.KILL_BOOT, FaultKind.HANG_BOOT})
+# Two lives end: that of an engine or a frontend, and its successor's.
 TWICE = frozenset({*IN_BOOT, FaultKind.KILL_SUCCESSOR, FaultKind.KILL_ADOPTER})
 ON_ROOT = frozenset(
     {

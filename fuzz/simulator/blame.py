@@ -13,6 +13,7 @@ import trio
 from ...engine.batch_table import content_hash
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
+from ...nurseries.processes.boot import EXIT_STOPPED
 from ...runtime.processes.engine_fleet import EngineFleet
 from .kernel import SimProcess
 from .plan import Request
@@ -91,7 +92,8 @@ class Blame:
             account.faults += 1
             account.alone += in_flight <= {content}
             account.last_at, account.was_in_flight = trio.current_time(), content in in_flight
-        if executor.crashed_by is not None and process.exit != STOPPED:
+        # One that an order has ended was ended by nothing else, whatever its worker died of.
+        if executor.crashed_by is not None and process.exit != (EXIT_STOPPED, None):
             self._accounts[self._contents[executor.crashed_by]].made += 1
             self.scene.reached["death by poison"] += 1
         self._judge_refused(refused)
@@ -172,10 +174,6 @@ class WatchedFleet(EngineFleet):
 def _executor_of(process: SimProcess) -> SimExecutor | None:
     parts = process.parts
     return parts.executor if isinstance(parts, EngineParts) else None
-
-
-# Ended by an order, whatever its worker died of meanwhile: its streams had gone elsewhere by then.
-STOPPED = (0, None)
 
 
 def _is_at_fault(process: SimProcess, executor: SimExecutor | None) -> bool:

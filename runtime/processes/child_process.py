@@ -303,13 +303,13 @@ async def _end(child: ChildProcess, ladder: LadderTimes) -> None:
 
 
 async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: ProgressPage) -> NoReturn:
-    """From INIT to its death, which it raises; who stands still is ended all the while."""
+    """From INIT to its death, which it raises; all the while it is ended if it stands still."""
     name = child.process.spec.name
     watcher = partial(
         run_hang_watcher,
         page,
         patience_s=plan.patience_s,
-        # Whoever boots may compute for as long as it likes.
+        # A boot may compute for as long as it likes.
         blocked_s=lambda: plan.blocked_s if child.ready else BLOCKED_S,
         pids=lambda: dict(enumerate((child.process.pid, *child.workers()))),
         on_hang=partial(_handle_hang, child, plan, page),

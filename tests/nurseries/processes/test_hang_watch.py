@@ -75,6 +75,15 @@ class Bed:
         self.hangs += self.watch.handle_looks(looks)
         self.watch.check_invariants()
 
+    def compute(self, place: int) -> None:
+        """For a thousand looks, in one pass; it is no hang."""
+        self.all[place].show(passes=2)
+        self.all[place].state = RUNNABLE
+        for _ in range(1000):
+            self.tick()
+            self.all[place].run(self.watch.period_s)
+        assert self.hangs == []
+
     def until_hang(self, limit_s: float) -> float:
         """Seconds until the first hang."""
         began = self.now
@@ -174,25 +183,14 @@ def test_one_that_does_not_show_yet_hangs_only_if_it_is_stopped() -> None:
 
 def test_a_worker_that_boots_has_a_loop_too() -> None:
     bed = Bed()
-    bed.all[1].show(passes=2)
-    bed.all[1].state = RUNNABLE
-    for _ in range(1000):
-        bed.tick()
-        bed.all[1].run(bed.watch.period_s)
-    assert bed.hangs == []
+    bed.compute(place=1)
     bed.all[1].state = ASLEEP
     assert bed.until_hang(BLOCKED_S + SLACK_S + PERIOD_IDLE_S) >= BLOCKED_S - 2 * SLACK_S
     assert bed.hangs == [Hang(1, 11, "hung: asleep for 5.0 s")]
 
 
 def test_a_loop_that_may_compute_does_so_for_as_long_as_it_likes() -> None:
-    bed = Bed(workers=0, blocked_s=BLOCKED_S)
-    bed.all[0].show(passes=2)
-    bed.all[0].state = RUNNABLE
-    for _ in range(1000):
-        bed.tick()
-        bed.all[0].run(bed.watch.period_s)
-    assert bed.hangs == []
+    Bed(workers=0, blocked_s=BLOCKED_S).compute(place=0)
 
 
 def test_other_threads_of_a_blocked_loop_do_not_hide_it() -> None:
