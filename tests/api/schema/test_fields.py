@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.schema.fields import BRACKETS_MAX, ObjectFields, decode_object
+from triolet.api.schema.fields import (
+    BRACKETS_MAX,
+    COMMAS_MAX,
+    QUOTES_MAX,
+    ObjectFields,
+    decode_object,
+)
 
 FIELDS = ObjectFields({"s": "x", "i": 3, "o": {"deep": [{"x": 1}, 7]}, "a": ["p"], "n": None})
 
@@ -62,6 +68,17 @@ def test_bytes_are_an_object_or_a_400(data: bytes) -> None:
 def test_hostile_json_is_refused(data: bytes | str) -> None:
     with pytest.raises(ApiError, match="JSON"):
         decode_object(data)
+
+
+def test_a_body_of_too_many_strings_or_numbers_is_refused() -> None:
+    quoted = '"' * QUOTES_MAX
+    assert decode_object(msgspec.json.encode({"a": quoted})) == {"a": quoted}
+    strings = '{"a":[' + '"",' * (QUOTES_MAX // 2 - 1)
+    assert len(decode_object(strings[:-1] + "]}")) == 1
+    for data in (strings + '""]}', '{"a":[' + "1," * (COMMAS_MAX + 1) + "1]}"):
+        with pytest.raises(ApiError, match="The body has over") as caught:
+            decode_object(data)
+        assert (caught.value.status, caught.value.code) == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("opening", ["{", "["])
