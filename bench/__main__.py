@@ -27,6 +27,7 @@ BENCHMARKS = {
     "whole_path": 5,
     "frontend": 8,
     "sockets": 8,
+    "large_bodies": 8,
     "http_requests": 5,
     "many_streams": 5,
     "rebuilding": 8,

@@ -60,13 +60,16 @@ class PromptTooLong(InvalidRequest):
     code: ClassVar[str] = "context_length_exceeded"
     prompt_tokens: int
     max_model_len: int
+    # Tokenising was stopped when so much was sure.
+    at_least: bool = False
 
     def __str__(self) -> str:
+        at_least = "at least " if self.at_least else ""
         return (
             # OpenAI's own words, by which LiteLLM, aider and others know what to do.
             f"This model's maximum context length is {self.max_model_len} tokens. However, your"
-            f" prompt resulted in {self.prompt_tokens} tokens, and an answer has at least one."
-            " Shorten the prompt"
+            f" prompt resulted in {at_least}{self.prompt_tokens} tokens, and an answer has at"
+            " least one. Shorten the prompt"
         )
 
 

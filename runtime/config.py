@@ -54,6 +54,8 @@ class InputLimits:
     inline_characters_max: int = setting(2048)
     # Texts that are tokenised in threads at the same time.
     threads: int = setting(1, at_least=1)
+    # Texts of one principal that wait for a thread: as many as requests are active.
+    waiting_max: int = setting(256, at_least=1)
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,7 @@
      |    +-- RequestQuarantined     engines died of this prompt; refused for a while
      |    +-- JournalStreamTooLarge   what it may need of the journal is more than one may
      |    +-- ChatTemplateRefused     the template refused these messages
+     |    +-- TextRefused             the tokenizer's library failed at this text
      +-- ModelFolderError
      |    +-- ChatTemplateBroken      the model's template does not compile
      +-- ModelNotFetched              a model of the hub is not to be had
@@ -100,6 +101,18 @@ class ChatTemplateRefused(InvalidRequest):
 
     code: ClassVar[str] = "chat_template_refused"
     sentence: ClassVar[str] = "the model's chat template refused the messages: {self.reason}"
+    reason: str
+
+
+@attrs.frozen
+class TextRefused(InvalidRequest):
+    """The library of the model's tokenizer failed at what was sent, and would again."""
+
+    code: ClassVar[str] = "text_refused"
+    sentence: ClassVar[str] = (
+        "this model's tokenizer failed at the {self.field}: {self.reason}. Send another text"
+    )
+    field: str
     reason: str
 
 

@@ -33,6 +33,7 @@ CRUMBS = {
     for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 } | {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
+    "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",

@@ -205,7 +205,12 @@ class CompletionOrder:
             if isinstance(request, ChatRequest):
                 is_call, tools = request.options.form_field == "tools", request.tools
                 asked = await with_form_behind(
-                    self.generator, prompt, sampling, tools, is_call=is_call
+                    self.generator,
+                    prompt,
+                    sampling,
+                    tools,
+                    is_call=is_call,
+                    principal=self.principal,
                 )
                 prompt, sampling = asked
             if self.generates:
@@ -251,14 +256,18 @@ class CompletionOrder:
         prompt = request.prompts[place]
         if request.add_special_tokens or not isinstance(prompt, str):
             return prompt
-        return await self.generator.tokenize(prompt, add_special_tokens=False)
+        return await self.generator.tokenize(
+            prompt, add_special_tokens=False, principal=self.principal
+        )
 
     async def _ids_of(self, prompt: Prompt) -> list[int]:
         """Of a prompt that no engine is asked about, as the runtime would make them."""
         if isinstance(prompt, list):
             return prompt
         assert isinstance(prompt, str)
-        return await self.generator.tokenize(prompt, add_special_tokens=True)
+        return await self.generator.tokenize(
+            prompt, add_special_tokens=True, principal=self.principal
+        )
 
     async def echoed(self, place: int) -> str:
         """The text of a prompt, if it is to be echoed."""
@@ -266,7 +275,9 @@ class CompletionOrder:
         if isinstance(request, ChatRequest) or not request.echo:
             return ""
         prompt = request.prompts[place]
-        return prompt if isinstance(prompt, str) else await self.generator.detokenize(prompt)
+        if isinstance(prompt, str):
+            return prompt
+        return await self.generator.detokenize(prompt, principal=self.principal)
 
     def usage(self, streams: Sequence[GenerationStream]) -> Usage:
         """Of all prompts; a token that is thrown away is none."""

@@ -29,7 +29,9 @@ TOKENIZE = Body(
             FLAG, "Put what the model expects around the text; on for `prompt` by default."
         ),
         "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
-        "return_token_strs": Field(FLAG, "Tell how the vocabulary spells each token."),
+        "return_token_strs": Field(
+            FLAG, "Tell how the vocabulary spells each token (262144 at most)."
+        ),
         "continue_final_message": Field(Unserved(IS_EMPTY, "an answer begins a new message")),
         "tools": Field(TOOLS, "Functions that the template shows; with `messages`."),
         "chat_template": Field(Unserved(NEVER, "templates come from the model folder alone")),

@@ -21,6 +21,7 @@ async def with_form_behind(
     tools: ToolUse,
     *,
     is_call: bool,
+    principal: str = "",
 ) -> tuple[Prompt, SamplingParams]:
     """What is asked of the runtime; `is_call`: calls have the form, and not the text.
 
@@ -30,7 +31,7 @@ async def with_form_behind(
     if form is None or not answers.parts_reasoning:
         return prompt, sampling
     if isinstance(prompt, ChatPrompt):
-        prompt = await generator.tokenize(prompt, add_special_tokens=False)
+        prompt = await generator.tokenize(prompt, add_special_tokens=False, principal=principal)
     assert isinstance(prompt, Sequence)
     assert not isinstance(prompt, str), "an assistant is asked in messages or token ids"
     is_open = answers.is_opened(prompt, generator.token_bytes)

@@ -61,7 +61,9 @@ async def with_items(values: JsonObject, principal: str, ask: Ask) -> JsonObject
 ANSWER_SHARE = 0.25
 
 
-async def fitting(prompt: ChatPrompt, generator: Generator, max_tokens: int | None) -> ChatPrompt:
+async def fitting(
+    prompt: ChatPrompt, generator: Generator, max_tokens: int | None, *, principal: str
+) -> ChatPrompt:
     """The prompt with as many of its last turns as leave room for an answer.
 
     Raises what tokenizing raises. The number of turns is searched for by halves, so a conversation
@@ -71,7 +73,7 @@ async def fitting(prompt: ChatPrompt, generator: Generator, max_tokens: int | No
 
     async def count(dropped: int) -> int:
         kept = _without_turns(prompt, dropped)
-        return len(await generator.tokenize(kept, add_special_tokens=False))
+        return len(await generator.tokenize(kept, add_special_tokens=False, principal=principal))
 
     if await count(0) < length:
         return prompt

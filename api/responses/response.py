@@ -211,8 +211,8 @@ class Response:
         request.values, self.before = {}, None  # needed no more
         prompt = prompt or prompt_of(self.conversation, *request.prompt_parts)
         sampling = request.sampling if request.generate else prompt_alone(request.sampling)
-        is_call = request.form_field == "tools"
-        asked = await with_form_behind(generator, prompt, sampling, request.tools, is_call=is_call)
+        is_call, whole = request.form_field == "tools", (generator, prompt, sampling, request.tools)
+        asked = await with_form_behind(*whole, is_call=is_call, principal=self.principal)
         prompt, sampling = asked
         return generator.generate(
             prompt,

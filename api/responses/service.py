@@ -234,7 +234,7 @@ class ResponseService:
             merge_s=self._merge_s(request, streaming=streaming),
             is_keyed=is_keyed,
             before=before,
-            prompt=await self._truncated(conversation, request),
+            prompt=await self._truncated(conversation, request, principal),
         )
         response.keep_s = self._keep_s(request, is_keyed=response.is_keyed)
         return response
@@ -247,7 +247,7 @@ class ResponseService:
         return attrs.evolve(read, keeping=request.keeping, stream_id=request.stream_id)
 
     async def _truncated(
-        self, conversation: Conversation, request: ResponseRequest
+        self, conversation: Conversation, request: ResponseRequest, principal: str
     ) -> Prompt | None:
         """The end of a conversation that is too long, if that is asked for. Raises `ApiError`."""
         if request.truncation != AUTO:
@@ -256,7 +256,9 @@ class ResponseService:
         if not isinstance(prompt, ChatPrompt):
             return None
         try:
-            return await fitting(prompt, self.generator, request.sampling.max_tokens)
+            return await fitting(
+                prompt, self.generator, request.sampling.max_tokens, principal=principal
+            )
         except EngineError as error:
             raise to_api_error(error, request.names) from error
 
@@ -266,15 +268,18 @@ class ResponseService:
             request = await self._with_items(request, principal)
         before = await self._conversation_before(request, principal, "")
         conversation = continued(before, request)
-        prompt = await self._truncated(conversation, request)
+        prompt = await self._truncated(conversation, request, principal)
         prompt = prompt or prompt_of(conversation, *request.prompt_parts)
         if not isinstance(prompt, ChatPrompt):
             assert isinstance(prompt, Sequence)
             return len(prompt)
         try:
-            return len(await self.generator.tokenize(prompt, add_special_tokens=False))
+            tokens = await self.generator.tokenize(
+                prompt, add_special_tokens=False, principal=principal
+            )
         except EngineError as error:
             raise to_api_error(error, request.names) from error
+        return len(tokens)
 
     def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
         keeping = request.keeping

@@ -85,7 +85,9 @@ async def count_message_tokens(call: Call) -> None:
         body, model=generator.model_name, answer_format=application.answer_format
     )
     try:
-        tokens = await generator.tokenize(prompt, add_special_tokens=False)
+        tokens = await generator.tokenize(
+            prompt, add_special_tokens=False, principal=call.principal
+        )
     except EngineError as error:
         raise to_api_error(error, {"prompt": "messages"}) from error
     await call.connection.answer_json(200, {"input_tokens": len(tokens)})

@@ -7,12 +7,14 @@ drain), `/health` the same with the state of each engine, and the frontends that
 import importlib.resources
 
 import attrs
+import trio
 
 from ... import __version__
 from ...engine.errors import EngineError
+from ...runtime.frontend.generation import Generator
 from ...runtime.frontend.health import Health
 from ..application import Application, Call
-from ..errors import to_api_error
+from ..errors import bad_field, to_api_error
 from ..metrics import CONTENT_TYPE
 from ..openai.responses_fields import model_not_found
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
@@ -31,6 +33,11 @@ PAGE_HEADERS = (
     ("x-content-type-options", "nosniff"),
     ("cache-control", "no-store"),
 )
+
+# Spelled out for one text: some 10 MiB of an answer, whose JSON takes 20 ms to write.
+SPELLED_TOKENS_MAX = 2**18
+# Some 5 ms of looking up.
+TOKENS_AT_ONCE = 16_384
 
 
 def model_object(application: Application, name: str) -> JsonObject:
@@ -136,17 +143,34 @@ async def tokenize(call: Call) -> None:
     )
     try:
         tokens = await generator.tokenize(
-            request.prompt, add_special_tokens=request.add_special_tokens
+            request.prompt,
+            add_special_tokens=request.add_special_tokens,
+            principal=call.principal,
         )
     except EngineError as error:
         raise to_api_error(error) from error
+    strings = None
+    if request.return_token_strs:
+        strings = await _token_strings(generator, tokens)
     answer = {
         "count": len(tokens),
         "max_model_len": generator.max_model_len,
         "tokens": tokens,
-        "token_strs": generator.token_strings(tokens) if request.return_token_strs else None,
+        "token_strs": strings,
     }
     await call.connection.answer_json(200, answer)
+
+
+async def _token_strings(generator: Generator, tokens: list[int]) -> list[str]:
+    """How the vocabulary spells each token. Raises `ApiError` for more than are spelled out."""
+    if len(tokens) > SPELLED_TOKENS_MAX:
+        reason = f"must be false for more than {SPELLED_TOKENS_MAX} tokens"
+        raise bad_field("return_token_strs", reason)
+    strings: list[str] = []
+    for start in range(0, len(tokens), TOKENS_AT_ONCE):
+        strings += generator.token_strings(tokens[start : start + TOKENS_AT_ONCE])
+        await trio.lowlevel.checkpoint()
+    return strings
 
 
 async def detokenize(call: Call) -> None:
@@ -155,7 +179,7 @@ async def detokenize(call: Call) -> None:
     body = await call.read_body()
     tokens = read_detokenize_request(body, model=generator.model_name)
     try:
-        text = await generator.detokenize(tokens)
+        text = await generator.detokenize(tokens, principal=call.principal)
     except EngineError as error:
         raise to_api_error(error, {"prompt": "tokens"}) from error
     await call.connection.answer_json(200, {"prompt": text})

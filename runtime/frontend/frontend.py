@@ -110,7 +110,7 @@ class Frontend:
         )
         deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
-            prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
+            prepared = await self._prepare(prompt, params, principal)
             _charge(ticket, prepared, params.n)
             requests = split_choices(
                 AddRequest(
@@ -138,6 +138,14 @@ class Frontend:
                 yield stream
             finally:
                 self.close_stream(stream)
+
+    async def _prepare(
+        self, prompt: Prompt, params: SamplingParams, principal: str
+    ) -> PreparedPrompt:
+        length_max = self.max_model_len
+        return await self.inputs.prepare(
+            prompt, params, max_model_len=length_max, principal=principal
+        )
 
     def close_stream(self, stream: GenerationStream) -> None:
         """Whatever has not ended does; never waits."""
@@ -169,13 +177,17 @@ class Frontend:
         """Call `on_load`, which is set only after the tickets of adopted requests were opened."""
         self.on_load()
 
-    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+    async def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
+    ) -> list[int]:
         """See `generation.Generator`."""
-        return await self.inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
+        return await self.inputs.tokenize(
+            prompt, add_special_tokens=add_special_tokens, principal=principal
+        )
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
         """See `generation.Generator`."""
-        return await self.inputs.detokenize(token_ids)
+        return await self.inputs.detokenize(token_ids, principal=principal)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """See `generation.Generator`."""

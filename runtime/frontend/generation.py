@@ -309,14 +309,17 @@ class Generator(Protocol):
         With a note the journal has the request, where there is one: see `adoption`.
         """
 
-    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+    async def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
+    ) -> list[int]:
         """Token ids of a text or conversation, of any length. Raises the `InvalidRequest` family.
 
-        No engine is asked. Cancellation waits for the end of one slice.
+        No engine is asked. Raises `Overloaded` if too many texts of this principal wait.
+        Cancellation waits for the end of one slice.
         """
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included. Raises `InvalidParameter`."""
+    async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
+        """The text of token ids, special tokens included. Raises as `tokenize`."""
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """What each token stands for, special ones too; b"" for an id that the model lacks."""

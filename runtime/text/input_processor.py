@@ -1,8 +1,10 @@
 """Input processor: prompts of any form to token ids that this model can take.
 
 Short texts are tokenised on the spot, which costs less than handing them to a thread. Long ones go
-to a thread slice by slice, a few at a time for the whole process, so that neither the loop waits
-nor a cancelled request keeps a thread for longer than one slice. A conversation is rendered on the
+to a thread slice by slice, a few at a time for the whole process and in turn for its principals, so
+that neither the loop waits nor a cancelled request keeps a thread for longer than one slice. One
+that cannot fit the model is refused as soon as that is sure: by its characters, or by its tokens so
+far. A conversation is rendered on the
 spot, too, unless that takes much: then again, in a thread. What cannot be served is refused here
 with the field's name, before an engine sees it.
 """
@@ -31,6 +33,7 @@ from .chat_template import ChatTemplate
 from .prompts import ChatPrompt, Prompt, PromptEmbeds
 from .template_sandbox import INLINE
 from .tokenizer import Tokenizer
+from .tokenizer_threads import TokenizerThreads
 
 logger = logging.getLogger(__name__)
 UNSERVED = "%s advises what is not served and therefore not done: %s"
@@ -72,15 +75,18 @@ class InputProcessor:
     created_at: int = 0
     # What prompts of embeddings must be like.
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
-    # Threads that tokenise, apart from trio's own: those may all be asleep.
-    _limiter: trio.CapacityLimiter = attrs.field(init=False)
+    # Threads that check forms, apart from trio's own: those may all be asleep.
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(1), init=False
+    )
+    _threads: TokenizerThreads = attrs.field(init=False)
     # One conversation at a time is rendered in a thread: two would only take each other's time.
     _template_limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(1), init=False
     )
 
     def __attrs_post_init__(self) -> None:
-        self._limiter = trio.CapacityLimiter(self.limits.threads)
+        self._threads = TokenizerThreads.make(self.limits.threads, self.limits.waiting_max)
 
     @classmethod
     def load(cls, settings: RuntimeSettings) -> Self:
@@ -135,28 +141,37 @@ class InputProcessor:
                 raise InvalidParameter("prompt", _NO_PROMPT)
 
     async def prepare(
-        self, prompt: Prompt, params: SamplingParams, *, max_model_len: int | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        max_model_len: int | None = None,
+        principal: str = "",
     ) -> PreparedPrompt:
         """Token ids of a prompt, checked; `max_model_len` may be less than the model's.
 
         How many tokens may follow is settled here, in the parameters' `max_tokens`.
 
-        Raises `InvalidParameter`, `PromptTooLong`, `ChatTemplateMissing`, `ChatTemplateRefused`.
+        Raises `InvalidParameter`, `PromptTooLong`, `TextRefused`, `ChatTemplateMissing`,
+        `ChatTemplateRefused`; `Overloaded` if too many prompts of this principal wait.
         Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
         """
         params = params.with_defaults(self.defaults)
         length_max = min(max_model_len or self.max_model_len, self.max_model_len)
         embeds: Array | None = None
+        # What is cut to its end may be as long as it likes.
+        fitting = length_max if params.truncate_prompt_tokens is None else None
         match prompt:
             case str():
-                token_ids = await self._encode(prompt, add_special_tokens=True)
+                token_ids = await self._encode(prompt, principal, special=True, fitting=fitting)
             case ChatPrompt():
-                token_ids = await self._encode(await self.render(prompt), add_special_tokens=False)
+                text = await self.render(prompt)
+                token_ids = await self._encode(text, principal, special=False, fitting=fitting)
             case PromptEmbeds():
                 embeds = self._embeds(prompt, params, length_max)
                 token_ids = [PLACEHOLDER_ID] * embeds.shape[0]
             case _:
-                token_ids = _ids(prompt)
+                token_ids = _ids(prompt, params, length_max)
         token_ids = token_ids[-_tokens_wanted(len(token_ids), params, length_max) :]
         self._check_ids(token_ids, length_max)
         params.check_model(
@@ -172,25 +187,30 @@ class InputProcessor:
         params = params.within(length_max - len(token_ids))
         return PreparedPrompt(token_ids, params, embeds, bad_words)
 
-    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+    async def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
+    ) -> list[int]:
         """Token ids of a text or conversation, whatever its length.
 
         Raises and is cancelled as `prepare`.
         """
         text = await self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
-        return await self._encode(text, add_special_tokens=add_special_tokens)
+        return await self._encode(text, principal, special=add_special_tokens, fitting=None)
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
         """The text of token ids, special tokens included.
 
         Raises `InvalidParameter` for an id that the model lacks. Cancellation waits for the end.
         """
-        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
-            raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
-        decode = partial(self.tokenizer.decode, list(token_ids), skip_special_tokens=False)
         if len(token_ids) * CHARACTERS_PER_TOKEN <= self.limits.inline_characters_max:
-            return decode()
-        return await trio.to_thread.run_sync(decode, limiter=self._limiter)
+            self._check_range(token_ids)
+            return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+        def decode() -> str:
+            self._check_range(token_ids)
+            return self.tokenizer.decode_in_thread(list(token_ids))
+
+        return await self._threads.run(decode, principal, len(token_ids))
 
     def info(self) -> dict[str, object]:
         """What `tokenizer_config.json` says of special tokens, the chat template, and sizes."""
@@ -231,25 +251,41 @@ class InputProcessor:
         await trio.lowlevel.checkpoint_if_cancelled()
         return text
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text: at once if it is short, else slice by slice in threads."""
+    async def _encode(
+        self, text: str, principal: str, *, special: bool, fitting: int | None
+    ) -> list[int]:
+        """Token ids of a text: at once if it is short, else slice by slice in threads.
+
+        Raises `PromptTooLong` as soon as it is sure that there are `fitting` or more of them.
+        """
         if len(text) > self.limits.prompt_characters_max:
             raise self._too_many_characters(len(text))
+        self._check_length(0, len(text), fitting)
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidParameter("prompt", f"is not Unicode: {error.reason}") from error
         if len(text) <= self.limits.inline_characters_max:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        encodings = []
+            return self.tokenizer.encode(text, add_special_tokens=special)
+        before, behind = self.tokenizer.affixes if special else ([], [])
+        token_ids, characters_left = list(before), len(text)
         for part in self.tokenizer.slices(text):
-            encoding = await trio.to_thread.run_sync(
-                self.tokenizer.encode_slice, part, limiter=self._limiter
-            )
-            encodings.append(encoding)
+            encode = partial(self.tokenizer.encode_slice, part)
+            encoding = await self._threads.run(encode, principal, len(part))
+            characters_left -= len(part)
+            self._check_length(len(token_ids) + len(encoding), characters_left, fitting)
+            token_ids += encoding.ids
         # A thread is waited for to its end; a request that was cancelled meanwhile goes no further.
         await trio.lowlevel.checkpoint_if_cancelled()
-        return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
+        return token_ids + behind
+
+    def _check_length(self, tokens: int, characters_left: int, fitting: int | None) -> None:
+        """Raises `PromptTooLong` if the tokens so far and those to come cannot fit."""
+        longest = self.tokenizer.token_characters_max
+        if longest is not None:
+            tokens += -(-characters_left // longest)
+        if fitting is not None and tokens >= fitting and characters_left:
+            raise PromptTooLong(tokens, fitting, at_least=True)
 
     async def _check_form(self, wanted: StructuredOutputs) -> None:
         """In a thread, whatever its length: a short one may take long, too."""
@@ -275,7 +311,11 @@ class InputProcessor:
             raise InvalidParameter("prompt", "must have at least one token")
         if len(token_ids) >= max_model_len:
             raise PromptTooLong(len(token_ids), max_model_len)
-        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+        self._check_range(token_ids)
+
+    def _check_range(self, token_ids: Sequence[int]) -> None:
+        """Raises `InvalidParameter` for an id that the model lacks."""
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
             raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
 
 
@@ -296,9 +336,15 @@ def _content_of(message: object) -> object:
     return message.get("content")
 
 
-def _ids(prompt: Sequence[int]) -> list[int]:
-    """A copy; JSON's true and false are no token ids, nor are other numbers."""
+def _ids(prompt: Sequence[int], params: SamplingParams, length_max: int) -> list[int]:
+    """A copy of those that are wanted; JSON's true and false are no token ids, nor other numbers.
+
+    Their number is looked at first, as millions would hold the loop.
+    """
     token_ids = list(prompt)
+    token_ids = token_ids[-_tokens_wanted(len(token_ids), params, length_max) :]
+    if len(token_ids) >= length_max:
+        raise PromptTooLong(len(token_ids), length_max)
     if any(type(token_id) is not int for token_id in token_ids):
         raise InvalidParameter("prompt", _NO_PROMPT)
     return token_ids

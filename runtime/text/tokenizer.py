@@ -1,9 +1,13 @@
 """The model's tokenizer: text to token ids, and what incremental detokenising needs of it.
 
 A thin face over the `tokenizers` library that reads `tokenizer.json` and, for the names of special
-tokens, `tokenizer_config.json`. Long texts can be encoded in slices, so that a thread is never busy
-for long without looking up; a slice ends where no rule of the pre-tokenizer can look across, and
-only known pre-tokenizers are trusted with that.
+tokens, `tokenizer_config.json`. Long texts can be encoded in slices (`text_slices`), so that a
+thread is never busy for long without looking up.
+
+The library keeps the interpreter's lock while it encodes one text, and gives it up while it encodes
+a batch. So threads encode batches of one: beside 2^18 characters nothing else waits over 30 ms,
+which is what making the list of a million ids takes. Its panics derive from `BaseException`, which
+no firewall catches: `_panics_named` stands around every call that is given what a client sent.
 
 Byte-level BPE spells each byte as one printable character (GPT-2's alphabet). `TokenTable` undoes
 that for the whole vocabulary once, in a fraction of a second; then decoding a token is one look-up,
@@ -23,6 +27,8 @@ import tokenizers
 from ...engine.errors import ModelFolderError
 from ...engine.model_config.config import VOCAB_SIZE_MAX
 from ...engine.model_config.folder import read_object
+from ..errors import TextRefused
+from .text_slices import TextSlicer
 
 
 def _alphabet() -> dict[str, int]:
@@ -74,24 +80,12 @@ def _text_or_none(data: bytes) -> str | None:
 
 # The largest of popular models have 35 MB; the second file may list all added tokens once more.
 TOKENIZER_BYTES_MAX = 256 * 2**20
-# About 10 ms of tokenising each on a slow core: what cancelling has to wait for.
-SLICE_CHARACTERS = 16_384
-# A slice ends between a letter or number and white space. Every pattern below matches a run of
-# letters (numbers) as far as it goes, and nothing but such a run takes a letter, so that a match
-# ends there in any case; and none of them looks behind.
-_CUT = re.compile(r"[^\W_](?=[ \n])")
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_WHITE_SPACE = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Split patterns for which that was checked: cl100k as in Llama 3, and Qwen 2's. GPT-2's pattern
-# is built into the ByteLevel pre-tokenizer.
-KNOWN_SPLITS = frozenset(
-    {
-        _CONTRACTIONS + r"\p{N}{1,3}" + _WHITE_SPACE,
-        _CONTRACTIONS + r"\p{N}" + _WHITE_SPACE,
-    }
-)
 _TRIAL = "Some text, 1 2"
+# What of a panic's words a client is told.
+PANIC_CHARACTERS_MAX = 200
+# Unicode's longest canonical decomposition of one character.
+NFC_CHARACTERS_MAX = 4
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token")
 
 
@@ -108,8 +102,11 @@ class Tokenizer:
     special_tokens: dict[str, str]
     # Decoding is concatenating bytes: `TokenTable` says which.
     is_byte_level: bool
-    # `slices` cuts; otherwise it gives the text back whole.
-    is_sliceable: bool
+    slicer: TextSlicer
+    # What special tokens stand before and behind a plain text.
+    affixes: tuple[list[int], list[int]]
+    # No token stands for more characters of a text; None if that is not known.
+    token_characters_max: int | None
     _backend: tokenizers.Tokenizer = attrs.field(repr=False)
     # By whether special tokens are skipped.
     _tables: dict[bool, TokenTable] = attrs.field(factory=dict, init=False, repr=False)
@@ -133,60 +130,66 @@ class Tokenizer:
         # Training may have saved these in the file; a server must not shorten prompts.
         backend.no_truncation()
         backend.no_padding()
+        # Batches are of one text; the library would start a thread for each core all the same.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         # Some faults show with the first text: a template of special tokens that are not there.
         with _faults_named(path):
-            backend.encode(_TRIAL)
+            affixes = _affixes(backend)
+        if affixes is None:
+            raise ModelFolderError(path, "puts special tokens within a text, which is not served")
         special_tokens = _special_tokens(path.parent)
+        is_byte_level = _is_byte_level(specification.get("decoder"))
         eos = backend.token_to_id(special_tokens.get("eos_token", ""))
         return cls(
             folder=str(path.parent),
             vocabulary_size=vocabulary_size,
             eos_token_ids=() if eos is None else (eos,),
             special_tokens=special_tokens,
-            is_byte_level=_is_byte_level(specification.get("decoder")),
-            is_sliceable=_is_sliceable(specification),
+            is_byte_level=is_byte_level,
+            slicer=TextSlicer.of(specification),
+            affixes=affixes,
+            token_characters_max=_token_characters_max(backend, specification),
             backend=backend,
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens spelled out in it become those tokens.
+        """Token ids of a short text; special tokens spelled out in it become those tokens.
 
         `add_special_tokens` adds what the model expects around a plain text; off for text that a
-        chat template has rendered. Holds no lock of the interpreter while it works.
+        chat template has rendered. Keeps the interpreter's lock. Raises `TextRefused`.
         """
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with _panics_named("prompt"):
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def slices(self, text: str, slice_characters: int = SLICE_CHARACTERS) -> list[str]:
-        """Cut a text so that encoding the slices one by one gives the ids of the whole.
+    def slices(self, text: str) -> Iterator[str]:
+        """The parts of a text whose ids, one after the other, are those of the whole.
 
-        A slice has at least `slice_characters` characters and ends at the next safe place.
+        Between the `affixes` if special tokens are to be added. Raises as `TextSlicer.slices`.
         """
-        if not self.is_sliceable:
-            return [text]
-        slices, start = [], 0
-        while len(text) - start > slice_characters:
-            found = _CUT.search(text, start + slice_characters - 1)
-            if found is None:
-                break
-            slices.append(text[start : found.end()])
-            start = found.end()
-        slices.append(text[start:])
-        return slices
+        return self.slicer.slices(text)
 
     def encode_slice(self, text: str) -> tokenizers.Encoding:
-        """Encode one slice, for `join_slices`."""
-        return self._backend.encode(text, add_special_tokens=False)
+        """Encode one slice without the interpreter's lock. Raises `TextRefused`.
 
-    def join_slices(
-        self, encodings: Iterable[tokenizers.Encoding], *, add_special_tokens: bool = True
-    ) -> list[int]:
-        """Token ids of the whole text, as `encode` gives them."""
-        whole = tokenizers.Encoding.merge(list(encodings), growing_offsets=True)
-        return self._backend.post_process(whole, add_special_tokens=add_special_tokens).ids
+        `len` of what is returned costs nothing; its `ids` are made anew at each look.
+        """
+        with _panics_named("prompt"):
+            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        return encoding
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of token ids as a whole; unknown ids are left out."""
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        """Text of token ids as a whole; unknown ids are left out. Raises `TextRefused`."""
+        with _panics_named("tokens"):
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def decode_in_thread(self, token_ids: list[int]) -> str:
+        """Text of many token ids, special ones too, without the interpreter's lock.
+
+        Raises as `decode`.
+        """
+        with _panics_named("tokens"):
+            [text] = self._backend.decode_batch([token_ids], skip_special_tokens=False)
+        return text
 
     @property
     def added_tokens(self) -> dict[str, dict[str, object]]:
@@ -232,9 +235,55 @@ def _faults_named(path: pathlib.Path) -> Iterator[None]:
         yield
     except BaseException as error:
         # The library raises plain `Exception`; its panics do not even derive from that.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not _is_panic(error):
             raise
         raise ModelFolderError(path, f"is not a tokenizer: {error}") from error
+
+
+@contextmanager
+def _panics_named(field: str) -> Iterator[None]:
+    """What the library raises, or panics with, for what a client sent: `TextRefused`."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
+        raise TextRefused(field, str(error)[:PANIC_CHARACTERS_MAX]) from error
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code has panicked: each extension module has a class of its own for that."""
+    return type(error).__name__ == "PanicException"
+
+
+def _affixes(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]] | None:
+    """The special tokens before and behind a plain text; None if they are not just that."""
+    bare = backend.encode(_TRIAL, add_special_tokens=False).ids
+    whole = backend.encode(_TRIAL).ids
+    for place in range(len(whole) - len(bare) + 1):
+        if bare and whole[place : place + len(bare)] == bare:
+            return whole[:place], whole[place + len(bare) :]
+    return None
+
+
+def _token_characters_max(
+    backend: tokenizers.Tokenizer, specification: dict[str, Any]
+) -> int | None:
+    """The longest token's characters, where no rule drops characters or makes one of several.
+
+    So it is where text becomes bytes, each of which has a token: a token has then no more
+    characters than bytes. NFC makes one character of at most `NFC_CHARACTERS_MAX`.
+    """
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    takes_space = any(
+        token["lstrip"] or token["rstrip"] for token in specification.get("added_tokens", [])
+    )
+    if TextSlicer.of(specification).place is None or takes_space:
+        return None
+    if not all(character in vocabulary for character in BYTE_OF_CHARACTER):
+        return None
+    shrinking = 1 if specification.get("normalizer") is None else NFC_CHARACTERS_MAX
+    return shrinking * max(map(len, vocabulary))
 
 
 def _special_tokens(folder: pathlib.Path) -> dict[str, str]:
@@ -257,26 +306,3 @@ def _is_byte_level(decoder: Any) -> bool:
         parts = decoder.get("decoders", [])
         return len(parts) == 1 and _is_byte_level(parts[0])
     return decoder.get("type") == "ByteLevel"
-
-
-def _is_sliceable(specification: dict[str, Any]) -> bool:
-    """A known pre-tokenizer, no added token that takes white space with it, and no normalizer
-    but NFC (which composes nothing with white space)."""
-    normalizer = specification.get("normalizer")
-    if normalizer is not None and normalizer.get("type") != "NFC":
-        return False
-    for token in specification.get("added_tokens", []):
-        has_space = any(character.isspace() for character in token["content"])
-        if has_space or token["rstrip"] or token["single_word"]:
-            return False
-    pre_tokenizer = specification.get("pre_tokenizer") or {}
-    match pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
-        case [{"type": "ByteLevel", "add_prefix_space": False} as byte_level]:
-            return bool(byte_level.get("use_regex", True))
-        case [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"} as split,
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        ]:
-            return pattern in KNOWN_SPLITS and not split.get("invert", False)
-        case _:
-            return False

@@ -234,14 +234,16 @@ class FakeGenerator:
             if reason is not None:
                 return
 
-    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+    async def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
+    ) -> list[int]:
         """A token for each character, and a 1 before them that is special."""
         await trio.lowlevel.checkpoint()
         if isinstance(prompt, ChatPrompt):
             prompt = "".join(message["content"] for message in prompt.messages)
         return [1] * add_special_tokens + [ord(character) for character in prompt]
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
         await trio.lowlevel.checkpoint()
         if max(token_ids, default=0) > VOCABULARY:
             raise InvalidParameter("prompt", f"must have token ids from 0 to {VOCABULARY}")

@@ -55,7 +55,7 @@ def test_words_of_the_load_are_a_token_each(tmp_path: pathlib.Path) -> None:
     assert len(token_ids) == len(WORDS)
     assert tokenizer.decode(token_ids) == text
     assert tokenizer.is_byte_level
-    assert tokenizer.is_sliceable
+    assert tokenizer.slicer.place is not None
     assert tokenizer.eos_token_ids == (599,)
     assert tokenizer.vocabulary_size == 600
 

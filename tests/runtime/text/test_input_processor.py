@@ -3,6 +3,7 @@
 import json
 import pathlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -15,7 +16,12 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import InputLimits, RuntimeSettings
-from triolet.runtime.errors import ChatTemplateMissing, ChatTemplateRefused, ChatTemplateTooCostly
+from triolet.runtime.errors import (
+    ChatTemplateMissing,
+    ChatTemplateRefused,
+    ChatTemplateTooCostly,
+    Overloaded,
+)
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.input_processor import InputProcessor, spell_bad_words
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
@@ -97,8 +103,8 @@ class RecordingTokenizer(Tokenizer):
     threads: list[int]
     scope: trio.CancelScope | None
 
-    def slices(self, text: str, slice_characters: int = 20) -> list[str]:
-        return super().slices(text, slice_characters)
+    def slices(self, text: str) -> Iterator[str]:
+        return self.slicer.slices(text, 20)
 
     def encode_slice(self, text: str) -> tokenizers.Encoding:
         self.threads.append(threading.get_ident())
@@ -178,6 +184,75 @@ async def test_the_answer_needs_one_token(inputs: InputProcessor) -> None:
         await inputs.prepare([1] * 10, GREEDY, max_model_len=10)
     with pytest.raises(PromptTooLong):
         await inputs.prepare([1] * 1000, GREEDY, max_model_len=2000)
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    """No token has over nine characters, and the model has room for 1000 tokens."""
+    text = "the cat " * 1125
+    with pytest.raises(PromptTooLong, match="resulted in at least 1000 tokens") as caught:
+        await inputs.prepare(text, GREEDY)
+    assert recording.threads == []
+    assert caught.value.at_least
+    with pytest.raises(PromptTooLong, match="at least"):
+        await inputs.prepare(ChatPrompt([{"role": "user", "content": text}]), GREEDY)
+    cut = attrs.evolve(GREEDY, truncate_prompt_tokens=5)
+    whole = await inputs.tokenize(text, add_special_tokens=True)
+    assert (await inputs.prepare(text, cut)).prompt_token_ids == whole[-5:]
+
+
+async def test_tokenising_ends_when_a_text_is_known_not_to_fit(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    with pytest.raises(PromptTooLong, match="at least") as caught:
+        await inputs.prepare("q z " * 1100, GREEDY)
+    assert 1000 <= caught.value.prompt_tokens < 1100
+    assert 0 < len(recording.threads) < 4 * 1100 / 20
+
+
+async def test_ids_are_counted_before_they_are_looked_at(inputs: InputProcessor) -> None:
+    wrong: Any = [1.5] * 1000
+    with pytest.raises(PromptTooLong):
+        await inputs.prepare(wrong, GREEDY)
+
+
+async def test_one_principals_texts_do_not_hold_up_anothers(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    order: list[str] = []
+
+    async def prepare(principal: str, text: str) -> None:
+        await inputs.prepare(text, GREEDY, principal=principal)
+        order.append(principal)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(prepare, "flood", "the cat sat on the mat " * 20)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(prepare, "other", "the cat sat on the mat " * 3)
+    assert order[0] == "other"
+
+
+async def test_too_many_texts_of_one_principal_are_refused(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    limits = attrs.evolve(inputs.limits, waiting_max=1)
+    bounded = attrs.evolve(inputs, limits=limits)
+    refused = 0
+
+    async def prepare() -> None:
+        nonlocal refused
+        try:
+            await bounded.prepare("the cat sat on the mat " * 5, GREEDY, principal="flood")
+        except Overloaded:
+            refused += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(prepare)
+    assert refused == 2
+    await bounded.prepare("the cat sat on the mat " * 5, GREEDY, principal="flood")
 
 
 async def test_stop_tokens_are_of_the_vocabulary(inputs: InputProcessor) -> None:

@@ -1,37 +1,37 @@
 """The tokenizer is the library's, whole or in slices; broken folders are refused by name."""
 
 import contextlib
+import copy
 import json
 import pathlib
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from triolet.engine.errors import ModelFolderError
+from triolet.runtime.errors import TextRefused
 from triolet.runtime.text.tokenizer import (
     BYTE_OF_CHARACTER,
-    KNOWN_SPLITS,
     Tokenizer,
     TokenTable,
     bytes_of_token,
 )
 
-from ..model_folders import SPECIAL_TOKENS, byte_level_tokenizer, write_folder
-
-PIECES = [*"abz AZ  \n\n\r\t'.,!-_\"0123", "ß", "é", "你", "🙂", "²", "\u0301", "\xa0"]
-TEXTS = st.lists(st.sampled_from([*PIECES, *SPECIAL_TOKENS, "'s", "cat "]), max_size=60).map(
-    "".join
-)
+from ..model_folders import byte_level_tokenizer, write_folder
 
 
 def test_loading_says_what_the_model_says(tokenizer: Tokenizer) -> None:
     assert tokenizer.vocabulary_size == 320
     assert tokenizer.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
     assert list(tokenizer.eos_token_ids) == tokenizer.encode("<|end|>", add_special_tokens=False)
-    assert (tokenizer.is_byte_level, tokenizer.is_sliceable) == (True, True)
+    assert tokenizer.is_byte_level
+    assert tokenizer.affixes == (tokenizer.encode("<|begin|>", add_special_tokens=False), [])
+    assert tokenizer.token_characters_max == len("<|begin|>")
 
 
 def test_special_tokens_around_a_plain_text(tokenizer: Tokenizer) -> None:
@@ -49,71 +49,54 @@ def test_saved_truncation_is_not_obeyed(tmp_path: pathlib.Path) -> None:
     assert tokenizer.decode(tokenizer.encode("the cat sat")) == "the cat sat"
 
 
-@given(TEXTS, st.integers(1, 8), st.booleans())
-def test_slices_give_the_ids_of_the_whole(
-    tokenizer: Tokenizer, text: str, size: int, special: bool
-) -> None:
-    slices = tokenizer.slices(text, size)
-    assert "".join(slices) == text
-    joined = tokenizer.join_slices(map(tokenizer.encode_slice, slices), add_special_tokens=special)
-    assert joined == tokenizer.encode(text, add_special_tokens=special)
+class PanicException(BaseException):
+    """A panic as the library raises it."""
 
 
-@pytest.mark.parametrize("pattern", sorted(KNOWN_SPLITS), ids=["single digits", "three digits"])
-def test_known_split_patterns_can_be_sliced(tmp_path: pathlib.Path, pattern: str) -> None:
+class _Panicking:
+    def encode(self, *_: object, **__: object) -> None:
+        raise PanicException("Onig: Regex search error: retry-limit-in-match over")
+
+    encode_batch_fast = decode = decode_batch = encode
+
+
+def test_a_panic_of_the_library_is_an_error_of_its_text(tokenizer: Tokenizer) -> None:
+    panicking = copy.copy(tokenizer)
+    panicking._backend = cast("Backend", _Panicking())
+    calls: list[Callable[[], object]] = [
+        lambda: panicking.encode("a"),
+        lambda: panicking.encode_slice("a"),
+        lambda: panicking.decode([1]),
+        lambda: panicking.decode_in_thread([1]),
+    ]
+    for call in calls:
+        with pytest.raises(TextRefused, match=r"tokenizer failed at the .*retry-limit"):
+            call()
+
+
+def test_a_real_panic_is_one_of_those(tmp_path: pathlib.Path) -> None:
     backend = byte_level_tokenizer()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$|."), "isolated")
     tokenizer = Tokenizer.load(write_folder(tmp_path, backend))
-    assert tokenizer.is_sliceable
-
-    @given(TEXTS, st.integers(1, 8))
-    def check(text: str, size: int) -> None:
-        joined = tokenizer.join_slices(map(tokenizer.encode_slice, tokenizer.slices(text, size)))
-        assert joined == tokenizer.encode(text)
-
-    check()
+    with pytest.raises(TextRefused):
+        tokenizer.encode_slice("a" * 36 + "!")
 
 
-def test_slices_end_at_the_first_safe_place(tokenizer: Tokenizer) -> None:
-    assert tokenizer.slices("the cat sat\non it", 4) == ["the cat", " sat", "\non it"]
-    assert tokenizer.slices("....... ......", 4) == ["....... ......"]
-    assert tokenizer.slices("", 4) == [""]
+def test_other_exits_pass(tokenizer: Tokenizer) -> None:
+    class _Interrupted(_Panicking):
+        def encode(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
 
-
-def _unsliceable(change: str) -> Backend:
-    backend = byte_level_tokenizer()
-    if change == "prefix space":
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    elif change == "unknown split":
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(r"\w+\s"), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-    elif change == "token that takes the space after it":
-        backend.add_tokens([AddedToken("cat", rstrip=True)])
-    else:
-        backend.add_tokens(["two words"])
-    return backend
-
-
-@pytest.mark.parametrize(
-    "change",
-    ["prefix space", "unknown split", "token with a space", "token that takes the space after it"],
-)
-def test_others_are_never_cut(tmp_path: pathlib.Path, change: str) -> None:
-    tokenizer = Tokenizer.load(write_folder(tmp_path, _unsliceable(change)))
-    assert tokenizer.slices("the cat sat on the mat", 4) == ["the cat sat on the mat"]
+    interrupted = copy.copy(tokenizer)
+    interrupted._backend = cast("Backend", _Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.encode("a")
 
 
 def test_a_metaspace_tokenizer_is_neither(metaspace: Tokenizer) -> None:
-    assert (metaspace.is_byte_level, metaspace.is_sliceable) == (False, False)
+    assert not metaspace.is_byte_level
+    assert list(metaspace.slices("the cat " * 9000)) == ["the cat " * 9000]
+    assert metaspace.token_characters_max is None
 
 
 @pytest.mark.parametrize(
