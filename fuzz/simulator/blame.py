@@ -10,7 +10,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...engine.batch_table import content_hash
+from ...engine.batch_table import content_hash, read_batches
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...nurseries.processes.boot import EXIT_STOPPED
@@ -32,13 +32,19 @@ class _Account:
     faults: int = 0
     alone: int = 0
     made: int = 0
+    # How many tokens one had in each of these deaths.
+    places: list[int] = attrs.field(factory=list)
     # When the last of them was, and whether one was in flight then.
     last_at: float = 0.0
     was_in_flight: bool = False
 
     @property
     def may_be_refused(self) -> bool:
-        return self.faults >= 3 or (self.faults == 2 and self.alone > 0)
+        """Two deaths, one of them alone; or three at one place, give or take a step in flight."""
+        is_one_place = any(
+            sum(abs(one - other) <= 1 for other in self.places) >= 3 for one in self.places
+        )
+        return is_one_place or (self.faults >= 2 and self.alone > 0)
 
 
 @attrs.define(eq=False)
@@ -69,7 +75,9 @@ class Blame:
 
     # ---- a death that may be a step's fault
 
-    def handle_fault(self, rank: int, blamed: set[bytes], refused: set[bytes]) -> None:
+    def handle_fault(
+        self, rank: int, blamed: set[bytes], refused: set[bytes], places: dict[bytes, int]
+    ) -> None:
         """The fleet has blamed these for the end of an engine, and refuses some from now on."""
         engines = [p for p in self.scene.kernel.processes if (p.module, p.rank) == (ENGINE, rank)]
         process = engines[-1]
@@ -90,6 +98,8 @@ class Blame:
         for content in had:
             account = self._accounts[content]
             account.faults += 1
+            if content in places:
+                account.places.append(places[content])
             account.alone += in_flight <= {content}
             account.last_at, account.was_in_flight = trio.current_time(), content in in_flight
         # One that an order has ended was ended by nothing else, whatever its worker died of.
@@ -157,7 +167,7 @@ class Blame:
 class WatchedFleet(EngineFleet):
     """In the place of `EngineFleet`: another hears whom it blames for what it is told of."""
 
-    on_blamed: Callable[[int, set[bytes], set[bytes]], None] = attrs.field(
+    on_blamed: Callable[[int, set[bytes], set[bytes], dict[bytes, int]], None] = attrs.field(
         default=lambda *_: None, init=False
     )
 
@@ -168,7 +178,9 @@ class WatchedFleet(EngineFleet):
         new = set(self.quarantine.refused) - refused
         after = self.quarantine.suspects.items()
         changed = {content for content, suspect in after if before.get(content) is not suspect}
-        self.on_blamed(rank, changed | new, new)
+        batches = read_batches(table, self.settings.engine.max_num_seqs)
+        places = {row.content: row.position for batch in batches for row in batch}
+        self.on_blamed(rank, changed | new, new, places)
 
 
 def _executor_of(process: SimProcess) -> SimExecutor | None:

@@ -6,6 +6,7 @@ never free again. Rules that a second rule covers are not here (a ledger that to
 links never bring one): the fuzzers of single machines find those.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -223,6 +224,13 @@ def _blame_each_alone(
     return [c for each in positions.items() for c in original(quarantine, dict([each]), now)]
 
 
+def _group_by_number(
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int]
+) -> set[bytes]:
+    counts = Counter(content for death in quarantine._deaths for content in death.positions)
+    return {content for content in positions if counts[content] >= 2}
+
+
 def _refuse_none(
     original: Broken, quarantine: Quarantine, positions: dict[bytes, int], now: float
 ) -> list[bytes]:
@@ -314,6 +322,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a lost step stays in the table", BatchTable, "clear", nothing),
     ("who is killed has suspects", child_process, "_fail", _blame_the_killed),
     ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
+    ("deaths count wherever they were", Quarantine, "_group", _group_by_number),
     ("poison is never refused", Quarantine, "handle_death", _refuse_none),
     ("what is refused is computed", EngineView, "judge", nothing),
     ("suspects run with others", EngineView, "judge", _let_suspects_join),

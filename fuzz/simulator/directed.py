@@ -74,6 +74,14 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.DROP, at_s=0.6, tokens=1),
         Fault(kind=FaultKind.CUT, at_s=0.0, frontend=1, for_s=2.0),
     ],
+    # Three streams go on from each of three deaths.
+    "deaths count wherever they were": [
+        Setup(engines=1),
+        *[_request(number, prompt=[9, number], max_tokens=60) for number in range(3)],
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=15),
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=60),
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=105),
+    ],
     # Its client leaves while the worker is replaced; the next one had no step at all.
     "a lost step stays in the table": [
         Setup(engines=1),

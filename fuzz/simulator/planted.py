@@ -182,6 +182,7 @@ BREAKS: dict[str, str] = {
     "a lost step stays in the table": "requests are suspected of a step that was given up",
     "who is killed has suspects": "a kill from outside is blamed on requests",
     "each of many is blamed alone": "company counts as proof: the innocent are refused",
+    "deaths count wherever they were": "whoever was there at three deaths is refused",
     "poison is never refused": "a request that crashes engines is sent for ever",
     "what is refused is computed": "a request that was refused crashes another engine",
     "suspects run with others": "poison takes the innocent along again",

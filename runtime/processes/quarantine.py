@@ -6,20 +6,34 @@ principal, however often it is sent.
 
 A death that was a step's fault makes suspects of all in the steps in flight. A suspect runs alone
 until it is past the position at which it died. If it dies alone, that is a strike, and what it was
-suspected of is confirmed, and one more: two strikes end it. Those that pass alone are innocent of
-what was suspected: they need not run alone any more. Their deaths are remembered: a group in which
-the same ones died three times, never alone, is ended as well.
+suspected of is confirmed, and one more: two strikes end it. A suspect that passes alone is
+acquitted: it died of its company, or of the engine.
+
+Deaths in company refuse nobody by their number: three that meet the same streams at three places
+say more about a machine, a kernel or an operator than about any prompt. Only a *group* is ended:
+the same two or more, at the same place, in three deaths. Each of a group passes alone, so that
+nothing else ends a client who sends it again and again, which would use up the engine's restarts.
+A stream that goes on from a death has passed its place, so it never dies there a second time;
+whoever does was sent again.
 """
+
+from collections import Counter, deque
+from collections.abc import Mapping
 
 import attrs
 
 STRIKES_MAX = 2
 DEATHS_IN_COMPANY_MAX = 3
+# Two steps may be in flight, so one fault is met one token later or earlier. No more: a stream that
+# has passed a death is two tokens past it when it can die again.
+SAME_PLACE_TOKENS = 1
 # Long enough that clients have stopped to send it again, short enough for a prompt that is in order
 # and was met by a fault of ours.
 EXPIRY_S = 600.0
 # Of each table; the oldest go first. A death has as many suspects as a step has rows.
 CONTENTS_MAX = 4096
+# Deaths in company that are remembered: some for each of several groups, and for the machine's own.
+DEATHS_MAX = 16
 
 
 @attrs.frozen
@@ -28,8 +42,23 @@ class Suspect:
 
     position: int
     strikes: int = 0
-    deaths_in_company: int = 0
     until: float = 0.0
+
+
+@attrs.frozen
+class SharedDeath:
+    """An engine's death in a step of several, with the positions at which they were."""
+
+    positions: Mapping[bytes, int]
+    until: float
+
+    def at_same_place(self, positions: Mapping[bytes, int]) -> set[bytes]:
+        """Those who were in this death, too, where they are now."""
+        return {
+            content
+            for content in self.positions.keys() & positions.keys()
+            if abs(self.positions[content] - positions[content]) <= SAME_PLACE_TOKENS
+        }
 
 
 @attrs.define(eq=False)
@@ -39,31 +68,44 @@ class Quarantine:
     suspects: dict[bytes, Suspect] = attrs.field(factory=dict, init=False)
     # {content: until when}.
     refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
+    # Those in company, the oldest first.
+    _deaths: deque[SharedDeath] = attrs.field(factory=lambda: deque(maxlen=DEATHS_MAX), init=False)
 
     def handle_death(self, positions: dict[bytes, int], now: float) -> list[bytes]:
         """An engine died of a step with these, at these positions; returns who is refused now."""
         self.handle_timeout(now)
         is_alone = len(positions) == 1
-        ended = []
+        ended = sorted(self._group(positions) - self.refused.keys())
         for content, position in positions.items():
-            if content in self.refused:
-                continue  # another engine had it still
-            before = self.suspects.pop(content, Suspect(0))
-            strikes, company = before.strikes, before.deaths_in_company
+            if content in self.refused or content in ended:
+                continue  # another engine had it still, or it is one of a group
+            before = self.suspects.get(content, Suspect(0))
+            strikes = before.strikes
             if is_alone:
-                strikes += 2 if company and position <= before.position else 1
-            else:
-                company += 1
-            if strikes >= STRIKES_MAX or company >= DEATHS_IN_COMPANY_MAX:
-                self.refused[content] = now + EXPIRY_S
+                strikes += 2 if position <= before.position else 1
+            if strikes >= STRIKES_MAX:
                 ended.append(content)
             else:
+                self.suspects.pop(content, None)  # the latest stand last
                 place = max(position, before.position)
-                self.suspects[content] = Suspect(place, strikes, company, now + EXPIRY_S)
+                self.suspects[content] = Suspect(place, strikes, now + EXPIRY_S)
+        for content in ended:
+            self.suspects.pop(content, None)
+            self.refused[content] = now + EXPIRY_S
+        if len(positions) > 1:
+            self._deaths.append(SharedDeath(positions, now + EXPIRY_S))
         for table in (self.suspects, self.refused):
             for content in list(table)[: max(0, len(table) - CONTENTS_MAX)]:
                 del table[content]
         return ended
+
+    def _group(self, positions: dict[bytes, int]) -> set[bytes]:
+        """Those who died at this place, together with others who did, often enough."""
+        deaths = Counter[bytes]()
+        for death in self._deaths:
+            if len(group := death.at_same_place(positions)) > 1:
+                deaths.update(group)
+        return {content for content, count in deaths.items() if count + 1 >= DEATHS_IN_COMPANY_MAX}
 
     def handle_passed(self, positions: dict[bytes, int], now: float) -> bool:
         """These ran alone up to these positions; whether any was suspected of no more than that."""
@@ -75,18 +117,23 @@ class Quarantine:
             if 0 < suspect.position <= positions[content]
         }
         self.suspects |= passed
+        for content, suspect in passed.items():
+            if not suspect.strikes:
+                del self.suspects[content]
         return bool(passed)
 
     def handle_timeout(self, now: float) -> None:
         """Forget what has expired. Harmless when called early."""
         self.suspects = {c: each for c, each in self.suspects.items() if each.until > now}
         self.refused = {content: until for content, until in self.refused.items() if until > now}
+        while self._deaths and self._deaths[0].until <= now:
+            self._deaths.popleft()
 
     def check_invariants(self) -> None:
         """Nothing is both suspected and refused, and no suspect should be."""
         assert not set(self.suspects) & set(self.refused)
         for suspect in self.suspects.values():
-            assert suspect.position >= 0
+            assert suspect.position > 0 or suspect.strikes, "an acquitted one is no suspect"
             assert suspect.strikes < STRIKES_MAX
-            assert suspect.deaths_in_company < DEATHS_IN_COMPANY_MAX
         assert max(len(self.suspects), len(self.refused)) <= CONTENTS_MAX
+        assert all(len(death.positions) > 1 for death in self._deaths)
