@@ -216,6 +216,11 @@ class RuntimeSettings:
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
     # Of the processes that are ours to log for; an embedding program logs as it likes.
     logs: LogSettings = attrs.field(factory=LogSettings)
+    # Prompts and keys stand in a core; of a server's processes, as an embedding program has its own
+    # limits.
+    core_dumps: bool = setting(
+        default=False, help="Let crashed processes write core files, which hold prompts and keys."
+    )
 
     @property
     def takes_over(self) -> bool:

@@ -34,6 +34,8 @@ ONE_WISH_S = 0.2
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
     _allow_descriptors()
+    if not plan.settings.core_dumps:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     set_title(f"root of {plan.settings.model_name}")
     become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, partial(_report, plan, on_event))

@@ -50,8 +50,8 @@ class LadderTimes:
 class ProcessSpec:
     """What to start. `name` is for people and the tree, `module` is run as `python -m` would.
 
-    `rank` is the place in a pool. `environment` is added to ours. The child's module search path
-    never has the current folder.
+    `rank` is the place in a pool. `environment` is added to what of ours any child inherits
+    (`spawned.inherited`). The child's module search path never has the current folder.
 
     `ahead` are modules that the child will want as children of its own: they start with it, before
     its imports. `spawned` is such a one, there already: it is taken over instead of a spawn. With

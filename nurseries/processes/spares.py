@@ -15,7 +15,7 @@ comes last.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -142,6 +142,7 @@ class Spares:
     ahead: Sequence[str] = ()
     forks: bool = False
     preparation: bytes = b""
+    environment: Mapping[str, str] = attrs.field(factory=dict)  # see `ProcessSpec`
     kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
     # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
@@ -304,6 +305,7 @@ class Spares:
                 self._name(place),
                 self.module,
                 ahead=tuple(self.ahead),
+                environment=self.environment,
                 spawned=await server.fork(self.ahead) if (server := self._warm_server) else None,
                 kernel=self.kernel,
             )
@@ -317,8 +319,9 @@ class Spares:
 
     async def _keep_server(self, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
+        environment = {**self.environment, **ENVIRONMENT}
         spec = ProcessSpec(
-            self._server_name, self.module, environment=ENVIRONMENT, forks=True, kernel=self.kernel
+            self._server_name, self.module, environment=environment, forks=True, kernel=self.kernel
         )
         server: ForkServer | None = None
         try:

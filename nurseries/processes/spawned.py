@@ -19,6 +19,26 @@ from .last_words import LastWords
 
 BOOT_MODULE = f"{__package__}.boot"
 _STDERR_FD = 2
+# Variables that every child inherits: what interpreters, loaders, compilers, numeric libraries and
+# devices read, and our own. All others stay with their parent, keys and tokens of anything above
+# all; a role that needs more is given it by name.
+INHERITED_NAMES = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM"),
+    *("TMPDIR", "TEMP", "TMP", "SPT_NOENV", "VIRTUAL_ENV"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"),
+    *("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+)
+INHERITED_PREFIXES = (
+    *("TRIOLET_", "PYTHON", "LC_", "LD_", "XDG_", "GLIBC_", "MALLOC_", "COVERAGE_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "RAYON_", "RUST_", "TOKENIZERS_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "CUBLAS_", "CUDNN_", "TORCH", "PYTORCH_", "TRITON_"),
+    *("HIP_", "HSA_", "ROCR_", "ROCM_", "ZE_", "ONEAPI_", "SYCL_"),
+    *("ASAN_", "LSAN_", "TSAN_", "UBSAN_"),
+)
+# Ours, of the root alone.
+SECRET_SUFFIXES = ("_KEY", "_KEYS")
+# Names more, separated by commas: for a worker module of one's own.
+PASS_VARIABLE = "TRIOLET_PASS_ENV"
 # In place of modules ahead: the process becomes a fork server, see `fork_server`.
 FORKS = "--forks"
 
@@ -42,6 +62,23 @@ class Spawned:
     def decode(cls, text: str) -> "Spawned":
         """What `encode` wrote. Raises `ValueError` or `TypeError` for anything else."""
         return cls(*map(int, text.split(",")))
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of these that any child may see."""
+    passed = environ.get(PASS_VARIABLE, "").split(",")
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in passed
+        or name in INHERITED_NAMES
+        or (name.startswith(INHERITED_PREFIXES) and not name.endswith(SECRET_SUFFIXES))
+    }
+
+
+def selected(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The variables of these whose names begin so, in upper or lower case."""
+    return {name: value for name, value in environ.items() if name.upper().startswith(prefixes)}
 
 
 @contextmanager
@@ -76,8 +113,9 @@ def spawn(
 ) -> Spawned:
     """Start `python -m module` behind `boot`, in the thread that is to own it. Raises `OSError`.
 
-    `ahead` are modules that the child starts in turn, as children of its own, before it imports
-    anything; it finds them in `ChildFds.ahead`. With `forks` it becomes a fork server of `module`.
+    `environment` is added to what any child inherits, see `inherited`. `ahead` are modules that the
+    child starts in turn, as children of its own, before it imports anything; it finds them in
+    `ChildFds.ahead`. With `forks` it becomes a fork server of `module`.
     """
     words = [FORKS] if forks else []
     with open_ends() as (take, child_fds), ExitStack() as unless_started:
@@ -87,7 +125,7 @@ def spawn(
             stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
             pass_fds=child_fds,
             process_group=0,  # the terminal's Ctrl-C does not reach it; it dies with its children
-            env={**os.environ, **(environment or {})},
+            env={**inherited(os.environ), **(environment or {})},
         )
         unless_started.callback(popen.wait)
         unless_started.callback(popen.kill)

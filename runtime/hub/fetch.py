@@ -5,10 +5,13 @@ what it leaves open is gone with it, and a download is cancelled by its end. Wha
 then is kept, and the next one goes on behind it.
 """
 
+import os
+
 import attrs
 import trio
 
 from ...nurseries.processes.process import LadderTimes, ProcessSpec, open_process
+from ...nurseries.processes.spawned import selected
 from ...nurseries.tasks.background import waiting_for
 from ...transports.control.channel import ControlChannel
 from ..errors import ModelNotFetched
@@ -25,6 +28,11 @@ from .messages import (
 from .model_name import HubModel
 
 MODULE = "triolet.runtime.hub.download_process"
+# Of the hub's library and its HTTP client: tokens, caches, mirrors, proxies, certificates.
+VARIABLES = (
+    *("HF_", "HUGGING", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("SSL_CERT_", "REQUESTS_CA_", "CURL_CA_"),
+)
 # Nothing has to be put in order: what is in the partial file is there.
 LADDER = LadderTimes(ask_s=0.5, terminate_s=0.0)
 
@@ -46,7 +54,8 @@ async def fetch_model(
     """
     order = FetchOrder(model.repository, model.revision, any_architecture)
     name = model.repository
-    async with open_process(ProcessSpec("download", MODULE), ladder=LADDER) as process:
+    spec = ProcessSpec("download", MODULE, environment=selected(os.environ, VARIABLES))
+    async with open_process(spec, ladder=LADDER) as process:
         channel = ControlChannel(process.control, sends=TO_DOWNLOAD, receives=FROM_DOWNLOAD)
         await channel.send(order)
         while True:

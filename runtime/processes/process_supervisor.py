@@ -4,6 +4,7 @@ What the fleets of engines and of frontends share: epochs, spares, the policy's 
 books of which processes boot and which are ready. What a message or a death means is for the owner.
 """
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from ...engine.errors import BootRefused
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck, open_process
 from ...nurseries.processes.spares import Readiness, Spares
+from ...nurseries.processes.spawned import selected
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import Death
@@ -25,6 +27,8 @@ from ..events import ChildFailed, ChildReady, OnEvent
 from ..messages import EngineState, Place, PlaceState, Role
 from .child_process import ChildPlan, ChildProcess, run_child_process
 
+# Variables of a role beside those that any child inherits: frontends export spans.
+_VARIABLES: dict[str, tuple[str, ...]] = {"frontend": ("OTEL_", "SSL_CERT_")}
 # `run_child_process`, or a simulation of it.
 RunChild = Callable[[ChildPlan, bytes], Awaitable[None]]
 
@@ -130,11 +134,16 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
+            environment=self._environment,
             forks=True,
             preparation=self.preparation,
             kernel=self.kernel,
             on_stuck=lambda name, reason: self.on_event(ChildFailed(name, reason)),
         )
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return selected(os.environ, _VARIABLES.get(self.role, ()))
 
     def present(self) -> dict[int, ChildProcess]:
         """Every process that there is now, READY or not."""
@@ -231,7 +240,14 @@ class ProcessSupervisor:
 
         # Before the owner begins anything: from there on what is begun is ended by the child.
         spawned = await self.spares.take()
-        spec = ProcessSpec(name, self.module, ahead=self.ahead, spawned=spawned, kernel=self.kernel)
+        spec = ProcessSpec(
+            name,
+            self.module,
+            ahead=self.ahead,
+            environment=self._environment,
+            spawned=spawned,
+            kernel=self.kernel,
+        )
         try:
             init = self.owner.handle_starting(rank, epoch)
         except BootRefused:

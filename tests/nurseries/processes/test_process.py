@@ -26,6 +26,7 @@ from triolet.nurseries.processes.process import (
     run_process,
     shut_down_process,
 )
+from triolet.nurseries.processes.spawned import inherited, selected
 from triolet.nurseries.tasks.background import start_background_task
 
 from ...leaks import check_no_leaks, process_exists
@@ -380,3 +381,24 @@ async def test_the_death_tells_the_last_words() -> None:
         assert seen.signal == signal.SIGSEGV
         assert "Segmentation fault" in seen.last_words
         assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
+
+
+def test_a_child_inherits_what_is_on_the_list() -> None:
+    needed = {
+        **dict.fromkeys(("PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"), "1"),
+        **dict.fromkeys(("PYTHONPATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "TZ"), "1"),
+        **dict.fromkeys(("XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "TRIOLET_ISA"), "1"),
+        "TRIOLET_PASS_ENV": "MINE,TRIOLET_MY_KEY",
+        "MINE": "1",
+        "TRIOLET_MY_KEY": "1",
+    }
+    secrets = ("TRIOLET_API_KEY", "TRIOLET_ADMIN_KEY", "HF_TOKEN", "OPENAI_API_KEY", "OTHER")
+    assert inherited({**needed, **dict.fromkeys(secrets, "secret")}) == needed
+
+
+def test_a_role_is_given_more_by_the_beginnings_of_names() -> None:
+    found = {"HF_TOKEN": "1", "https_proxy": "2", "HTTPS_PROXY": "3", "XHF_": "4"}
+    assert selected(found, ("HF_", "HTTPS_PROXY")) == {
+        name: value for name, value in found.items() if name != "XHF_"
+    }
+    assert selected(found, ()) == {}
