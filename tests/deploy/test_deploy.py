@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from ..end_to_end.server import DEADLINE_S, wait_until
 from ..house import ROOT
 
 DEPLOY = ROOT / "deploy"
+# By `systemd-analyze security`, of 10.
+EXPOSURE_MAX = 2.0
 UNIT, PROXY = DEPLOY / "triolet.service", DEPLOY / "nginx.conf"
 
 
@@ -86,6 +89,51 @@ def test_the_unit_signals_the_root_alone() -> None:
     assert said == []
 
 
+def test_the_unit_takes_what_a_server_has_no_use_for() -> None:
+    rate = shutil.which("systemd-analyze")
+    if rate is None:
+        pytest.skip("systemd-analyze is not installed")
+    words = [rate, "security", "--offline=yes", f"--threshold={EXPOSURE_MAX * 10:.0f}", str(UNIT)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
+
+
+def test_the_pod_meets_the_restricted_standard() -> None:
+    spec, (container,) = pod(), pod()["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    # It is for run folders, and the root file system cannot be written.
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+    (policy,) = [each for each in manifests() if each["kind"] == "NetworkPolicy"]
+    assert policy["spec"]["podSelector"] == manifests()[0]["spec"]["selector"]
+
+
+def test_the_image_takes_torch_alone_from_an_index_of_its_own() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    assert "--extra-index-url" not in text
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (torch,) = [each for each in wanted if each.startswith("torch>")]
+    assert re.findall(r"--index-url \S+ (.*)$", text, re.MULTILINE) == [f'"{torch}"']
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {".git", ".venv", "**/*.key", "**/.env*"} <= set(ignored)
+
+
+def test_the_compose_file_listens_on_loopback_and_pins_its_images() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    ports = [port for each in services.values() for port in each.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    images = [each["image"] for each in services.values() if "image" in each]
+    assert all(re.search(r":v?\d+\.\d+", image) for image in images), images
+
+
 def test_probes_ask_routes_that_need_no_key() -> None:
     container = pod()["containers"][0]
     asked = {
@@ -94,7 +142,7 @@ def test_probes_ask_routes_that_need_no_key() -> None:
     }
     assert asked == {"startup": "/ready", "readiness": "/ready", "liveness": "/live"}
     assert "http://127.0.0.1:8000/ready" in compose()["healthcheck"]["test"][-1]
-    assert [each["kind"] for each in manifests()] == ["StatefulSet", "Service"]
+    assert [each["kind"] for each in manifests()] == ["StatefulSet", "Service", "NetworkPolicy"]
 
 
 def test_the_proxy_delays_nothing_and_sends_nothing_twice() -> None:
