@@ -26,6 +26,7 @@ from ..nurseries.processes.watched import Watch, WatchedProcess
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
+from ..runtime.forms.form_client import FormClient
 from ..runtime.frontend.watched_frontend import WatchedFrontend
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
@@ -33,6 +34,7 @@ from ..runtime.messages import (
     EngineMembership,
     ForeignCall,
     ForeignReply,
+    FormLink,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
@@ -73,6 +75,8 @@ async def main(child: ChildFds) -> None:
         inputs = load_inputs(init.settings)
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
+    forms = FormClient()
+    inputs = attrs.evolve(inputs, forms=forms)  # forked with what is shared
     opener = HomeOpener(run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs)
     fds = dict(zip(init.descriptors, handshake.fds, strict=False))
     name = f"frontend {init.rank}"
@@ -101,7 +105,7 @@ async def main(child: ChildFds) -> None:
                     output_endpoint=output_endpoint,
                     has_slots=home.application.slots is not None,
                 )
-                await FrontendProcess(init, control, home, opener).run(handshake, where)
+                await FrontendProcess(init, control, home, opener, forms).run(handshake, where)
 
 
 @attrs.define(eq=False)
@@ -116,6 +120,7 @@ class FrontendProcess:
     home: FrontendHome
     # None where no home can be left to it.
     opener: HomeOpener | None = None
+    forms: FormClient = attrs.field(factory=FormClient)
     # {number: home}, without its own.
     _guests: dict[int, FrontendHome] = attrs.field(factory=dict, init=False)
     _reports: LoadReports = attrs.field(init=False)
@@ -161,6 +166,7 @@ class FrontendProcess:
                 open_service(self._watched.run, name="watched"),
                 open_service(home.application.viewers.run, name="viewers"),
                 open_service(throughput.run, name="throughput-log"),
+                open_service(self.forms.run, name="form-checks"),
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await home.adopt()
@@ -218,6 +224,10 @@ class FrontendProcess:
             match message:
                 case PassConnection():
                     self._take_connection(message, fds)
+                case FormLink() if fds:
+                    self.forms.handle_link(socket.socket(fileno=fds[0]))
+                case FormLink():
+                    pass  # its descriptor was lost on the way: the other end sees that
                 case HostHome():
                     nursery.start_soon(self._host, message, fds, name="guest-home")
                 case EngineMembership():

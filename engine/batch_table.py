@@ -4,8 +4,12 @@ Written before a step is handed over, so that the root can say of a death which 
 computed. A place for each row names its request; a step lists its rows with their positions. Two
 steps may be in flight: one of even and one of odd number. A half that is torn belongs to a step
 that was not handed over.
+
+Beside the steps stand the forms whose grammars are at work in the engine itself, one for each of
+its threads that does so: what ends the engine meanwhile is that form's doing.
 """
 
+import enum
 import hashlib
 import mmap
 import struct
@@ -20,7 +24,9 @@ from .messages import AddRequest
 _ROW = struct.Struct("=16sQ")  # content, attempt
 _STEP = struct.Struct("=4Q")  # change begun, step number, rows, change ended
 _WORD = struct.Struct("=Q")
+_NO_WORD = _WORD.pack(0)
 _CELL = struct.Struct("=2I")  # row, position
+_FORM = struct.Struct("=16sQ")  # content, position; 0: none is at work
 CONTENT_BYTES = 16
 # Of a prompt of embeddings so many tell it from others; all may be 48 MiB.
 EMBEDS_BYTES = 65_536
@@ -36,8 +42,28 @@ def content_hash(request: AddRequest) -> bytes:
     return digest.digest()
 
 
+def form_hash(request: AddRequest) -> bytes:
+    """What the form of a request's answer is known by: whose it is, and its text; empty: none."""
+    form = request.sampling.structured_outputs
+    if form is None:
+        return b""
+    text = f"{form.kind}\0{request.principal}\0{form.text}"
+    return hashlib.blake2b(text.encode(), digest_size=CONTENT_BYTES).digest()
+
+
+class GrammarThread(enum.IntEnum):
+    """The threads of an engine in which grammars are at work, by their place in the table."""
+
+    LOOP = 0  # makes masks and consumes tokens
+    COMPILER = 1
+
+
 def table_bytes(rows: int) -> int:
     """The size of a table for an engine with so many rows."""
+    return _forms_at(rows) + len(GrammarThread) * _FORM.size
+
+
+def _forms_at(rows: int) -> int:
     return rows * _ROW.size + 2 * (_STEP.size + rows * _CELL.size)
 
 
@@ -89,6 +115,18 @@ class BatchTable:
         self.end_step(0)
         self.end_step(1)
 
+    def begin_grammar(self, thread: GrammarThread, content: bytes, position: int) -> None:
+        """The grammar of this form is at work from now on, for a request with so many tokens."""
+        if self.memory is not None:
+            begin = _forms_at(self.rows) + thread * _FORM.size
+            self.memory[begin : begin + _FORM.size] = _FORM.pack(content, position)
+
+    def end_grammar(self, thread: GrammarThread) -> None:
+        """No grammar is at work in this thread: nothing dies of one any more."""
+        if self.memory is not None:
+            end = _forms_at(self.rows) + (thread + 1) * _FORM.size
+            self.memory[end - _WORD.size : end] = _NO_WORD
+
 
 @contextmanager
 def open_batch_table(page_fd: int | None, offset: int, rows: int) -> Iterator[BatchTable]:
@@ -124,6 +162,16 @@ def read_batches(table: bytes, rows: int) -> list[list[BatchRow]]:
         ]
         found.append((number, batch))
     return [batch for _, batch in sorted(found, key=lambda each: each[0])]
+
+
+def read_forms(table: bytes, rows: int) -> dict[bytes, int]:
+    """{content of a form: tokens of its request}, of those whose grammars are at work."""
+    if len(table) < table_bytes(rows):
+        return {}
+    begin = _forms_at(rows)
+    places = range(begin, begin + len(GrammarThread) * _FORM.size, _FORM.size)
+    found = [_FORM.unpack_from(table, place) for place in places]
+    return {content: position for content, position in found if position}
 
 
 def _places(rows: int, number: int) -> tuple[int, int]:

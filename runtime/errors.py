@@ -13,6 +13,7 @@
      |    +-- ChatTemplateBroken      the model's template does not compile
      +-- ModelNotFetched              a model of the hub is not to be had
      +-- Overloaded                   a limit of ours is reached; come back after `retry_after_s`
+     +-- FormsUnavailable             no form can be checked now
      +-- NoEngine                     no engine can take work now
      |    +-- ServerDraining          nor is one to, for this frontend
      +-- RuntimeClosed                the block of `open_runtime` has been left
@@ -146,6 +147,16 @@ class Overloaded(EngineError):
     sentence: ClassVar[str] = "{self.limit} is reached; try again in {self.retry_after_s:.1f} s"
     retry_after_s: float = RETRY_AFTER_S
     limit: str = "active_requests_max"
+
+
+@attrs.frozen
+class FormsUnavailable(EngineError):
+    """The form of an answer (schema, regex, grammar) cannot be checked now; `reason` says why."""
+
+    code: ClassVar[str] = "forms_unavailable"
+    retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "the form of the answer cannot be checked now: {self.reason}"
+    reason: str
 
 
 @attrs.frozen

@@ -41,6 +41,7 @@ class Role(enum.StrEnum):
 
     ENGINE = "engine"
     FRONTEND = "frontend"
+    FORMS = "forms"  # checks the forms of one frontend, see `forms`
 
 
 @attrs.frozen
@@ -339,6 +340,19 @@ class FrontendStates:
 
 
 @attrs.frozen
+class FormsInit:
+    """INIT's payload for a form process, of the frontend of this rank."""
+
+    rank: int
+    epoch: int
+
+
+@attrs.frozen
+class FormLink:
+    """A new socket between a frontend and its form process, beside this; the latest is in use."""
+
+
+@attrs.frozen
 class HandOver:
     """End as soon as the next life of this frontend can go on with every connection.
 
@@ -350,6 +364,7 @@ ROOT_TO_FRONTEND = (
     EngineMembership,
     PassConnection,
     HostHome,
+    FormLink,
     Drain,
     HandOver,
     TreeRequest,
@@ -370,3 +385,5 @@ FRONTEND_TO_ROOT = (
     Watched,
     WatchServer,
 )
+ROOT_TO_FORMS = (FormLink, TreeRequest, Watch)
+FORMS_TO_ROOT = (TreeReply, Watched)

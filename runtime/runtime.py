@@ -40,6 +40,7 @@ from ..transports.links.zmq_channel import HubChannel, open_hub
 from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
+from .forms.form_client import FormClient
 from .frontend.admission import Admission, Ticket
 from .frontend.client_tasks import run_output_handler, run_replay_deadlines
 from .frontend.core_client import CoreClient
@@ -53,6 +54,7 @@ from .hub.fetch import fetch_model
 from .hub.model_name import hub_model
 from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
+from .processes.form_fleet import FormFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform
 from .text.input_processor import InputProcessor
@@ -247,12 +249,36 @@ async def _open(
             on_membership=runtime.client.apply_membership,
             on_event=on_event,
         )
+        forms = FormClient()
+        inputs.forms = forms
+        form_fleet = FormFleet(
+            count=1,
+            settings=chosen,
+            epochs=epochs,
+            on_link=lambda _, link: forms.handle_link(link),
+            on_event=on_event,
+        )
         async with (
             open_frontend_services(channel, runtime.client),
             open_service(fleet.run, name="engines"),
+            open_service(forms.run, name="form-checks"),
+            open_service(partial(_run_forms, form_fleet, forms), name="forms"),
         ):
             fleet.processes.start_spares()
             yield runtime
+
+
+async def _run_forms(
+    fleet: FormFleet,
+    forms: FormClient,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `forms`: most programs want none, and get no process for it."""
+    task_status.started()
+    with waiting_for("a form to check"):
+        await forms.wanted.wait()
+    await fleet.run()
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ ROOMS = {
         "torch_process",
     ],
     "runtime": [
-        "errors", "events", "messages", "config", "hub", "text", "journal", "processes",
+        "errors", "events", "messages", "config", "hub", "forms", "text", "journal", "processes",
         "frontend", "runtime", "llm",
     ],
     "api": [

@@ -39,6 +39,9 @@ PROCESSES = {
     ("triolet.engine.process.main",): (
         COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
     ),
+    ("triolet.runtime.forms.form_process",): (
+        COMMON | {"llguidance"}, {"engine", "runtime", "nurseries", "transports"},
+    ),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
     ("triolet.engine.worker.native_process",): (
         COMMON | {"numpy"}, {"engine", "nurseries", "transports"},

@@ -41,7 +41,7 @@ CRUMBS = {
 }
 
 # A file for each model family; a benchmark for each part.
-WIDE = {"engine/model", "bench/parts"}
+WIDE = {"engine/model", "bench/parts", "nurseries/processes", "runtime/processes"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
@@ -66,7 +66,9 @@ RUN_BY_TESTS = {
     "triolet.runtime.hub.download_process",
     "triolet.fuzz.drawing",
     "triolet.nurseries.processes.boot",
-    "triolet.nurseries.processes.subreaper",
+    "triolet.nurseries.processes.forked_call",
+    "triolet.fuzz.chaos.poisoned_forms",
+    "triolet.runtime.forms.form_process",
 }
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.

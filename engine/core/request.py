@@ -19,7 +19,7 @@ from collections.abc import Hashable
 import attrs
 
 from ...transports.array import Array
-from ..batch_table import content_hash
+from ..batch_table import content_hash, form_hash
 from ..messages import AddRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
@@ -138,6 +138,8 @@ class Request:
     row: int = NO_ROW
     # What it is known by when it is sent again (`batch_table`).
     content: bytes = b""
+    # The same of the form of its answer; empty without one.
+    form_content: bytes = b""
     # So many tokens it computes alone in its steps, as a step of it may have ended an engine; 0
     # from then on (`Suspects`).
     solo_tokens: int = 0
@@ -370,5 +372,6 @@ def make_request(
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
         cache_root=cache_root,
         content=content_hash(add),
+        form_content=form_hash(add),
         solo_tokens=add.solo_tokens,
     )

@@ -50,6 +50,8 @@ class Suspects:
         if not request.is_solo or position < request.solo_tokens:
             return
         self._passed[content] = max(position, self._passed.get(content, 0))
+        if form := request.form_content:
+            self._passed[form] = max(position, self._passed.get(form, 0))
         suspected = self._requests.pop(content, set())
         left = {each for each in suspected if each.solo_tokens > position}
         for other in suspected - left:

@@ -29,9 +29,11 @@ T = TypeVar("T")
 class MatchedGrammar:
     """One request's. `ignored_ends` are ends of sequence that do not end this request."""
 
-    _matcher: LLMatcher
-    _ignored_ends: frozenset[int] = frozenset()
+    matcher: LLMatcher
+    ignored_ends: frozenset[int] = frozenset()
     _clock: Callable[[], float] = time.thread_time
+    # Called before and after the matcher works, with whether it does: it may end this process.
+    show_work: Callable[[bool], None] = lambda is_at_work: None
     _failure: str = attrs.field(default="", init=False)
     # What it may still take.
     _left_s: float = attrs.field(default=SPARE_S, init=False)
@@ -39,11 +41,11 @@ class MatchedGrammar:
     @property
     def is_terminated(self) -> bool:
         """See `RequestGrammar`."""
-        if self._matcher.is_error():
+        if self.matcher.is_error():
             return False
-        if self._matcher.is_stopped():
+        if self.matcher.is_stopped():
             return True
-        if not self._ignored_ends or not self._matcher.is_accepting():
+        if not self.ignored_ends or not self.matcher.is_accepting():
             return False
         return not any(self._mask()) and not self._failure
 
@@ -56,8 +58,8 @@ class MatchedGrammar:
         """See `RequestGrammar`."""
         if self._failure:
             return False
-        if token_id not in self._ignored_ends and self._timed(
-            lambda: self._matcher.consume_token(token_id)
+        if token_id not in self.ignored_ends and self._timed(
+            lambda: self.matcher.consume_token(token_id)
         ):
             self._left_s = min(SPARE_S, self._left_s + TOKEN_S)
             return True
@@ -70,26 +72,28 @@ class MatchedGrammar:
         words[:] = mask[: len(words)]  # a word more, where the vocabulary fills its last one
 
     def _mask(self) -> bytes:
-        mask: bytes = self._timed(self._matcher.compute_bitmask)
-        if self._matcher.is_error():
+        mask: bytes = self._timed(self.matcher.compute_bitmask)
+        if self.matcher.is_error():
             # What it returns then allows the end, which would pass for a complete output.
             self._failure = self._report()
         elif self._left_s < 0:
             self._failure = TOO_SLOW
         if self._failure:
             return bytes(len(mask))
-        if not self._ignored_ends:
+        if not self.ignored_ends:
             return mask
         allowed = bytearray(mask)
-        for token_id in self._ignored_ends:
+        for token_id in self.ignored_ends:
             allowed[token_id // 8] &= ~(1 << token_id % 8) & 0xFF
         return bytes(allowed)
 
     def _timed(self, work: Callable[[], T]) -> T:
+        self.show_work(True)
         began = self._clock()
         done = work()
         self._left_s -= self._clock() - began
+        self.show_work(False)
         return done
 
     def _report(self) -> str:
-        return str(self._matcher.get_error()).split("\n", 1)[0] or NOTHING_LEFT
+        return str(self.matcher.get_error()).split("\n", 1)[0] or NOTHING_LEFT

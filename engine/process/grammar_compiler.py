@@ -9,7 +9,7 @@ with one that it cannot read, serves all requests but those that ask for a form.
 
 import logging
 import pathlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 import attrs
@@ -17,6 +17,8 @@ import trio
 from llguidance import LLMatcher, LLTokenizer
 
 from ...nurseries.tasks.background import waiting_for
+from ..batch_table import BatchTable, GrammarThread
+from ..core.request import Request
 from ..errors import InvalidParameter, ModelFolderError
 from ..grammar.matcher import MatchedGrammar
 from ..grammar.text import LIMITS, grammar_text, refused
@@ -109,17 +111,25 @@ def _try_some(matcher: LLMatcher, mask: bytes) -> None:
         mask = matcher.compute_bitmask()
 
 
+MakeCompiler = Callable[[pathlib.Path, int], GrammarCompiler]
+
+
 async def run_grammar_compiler(
-    server: EngineServer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    server: EngineServer,
+    batches: BatchTable | None = None,
+    make: MakeCompiler = GrammarCompiler,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Background task `grammar-compiler`; never returns unless cancelled.
 
     Reads the tokenizer first; the engine need not wait for that, requests that want a form do.
-    Error handling: what cannot be compiled ends its request, alone. Cancellation: waits for the
+    Error handling: what cannot be compiled ends its request, alone; a form that ends this process
+    is named in `batches` before it is touched. Cancellation: waits for the
     tokenizer or for the grammar in hand, whose size bounds it.
     """
-    core = server.core
-    compiler = GrammarCompiler(pathlib.Path(core.settings.model), core.limits.vocab_size)
+    core, batches = server.core, batches or BatchTable(None, 0)
+    compiler = make(pathlib.Path(core.settings.model), core.limits.vocab_size)
     limiter = trio.CapacityLimiter(1)
     task_status.started()
     await trio.to_thread.run_sync(compiler.load, limiter=limiter)
@@ -133,10 +143,23 @@ async def run_grammar_compiler(
             assert wanted is not None, "it waits for a grammar"
             output = request.token_ids[request.prompt_tokens :]
             compile_it = partial(compiler.compile, wanted, request.eos_token_ids, output)
+            form, position = request.form_content, len(request.token_ids)
+            batches.begin_grammar(GrammarThread.COMPILER, form, position)
             try:
                 grammar = await trio.to_thread.run_sync(compile_it, limiter=limiter)
             except InvalidParameter as error:
                 core.grammar_refused(request, error)
             else:
+                grammar.show_work = partial(_show_work, batches, request)
                 core.grammar_compiled(request, grammar)
+            batches.end_grammar(GrammarThread.COMPILER)
             server.notify()
+
+
+def _show_work(batches: BatchTable, request: Request, is_at_work: bool) -> None:
+    """Name the form of a request while its matcher works, in the loop's thread."""
+    if is_at_work:
+        content, position = request.form_content, len(request.token_ids)
+        batches.begin_grammar(GrammarThread.LOOP, content, position)
+    else:
+        batches.end_grammar(GrammarThread.LOOP)

@@ -57,6 +57,7 @@ from ..step_messages import WorkerReady
 from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
+from .grammar_compiler import GrammarCompiler, MakeCompiler
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 from .watched_engine import WatchedEngine
@@ -133,6 +134,7 @@ class EngineProcess:
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     make_executor: Callable[..., Executor] = Executor
     make_spares: Callable[[EngineSettings], Spares] = spare_workers
+    make_compiler: MakeCompiler = GrammarCompiler
     _spares: Spares = attrs.field(init=False)
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
@@ -184,7 +186,8 @@ class EngineProcess:
         self._watched = self._make_watched()
         parts = self._server, self._executor, self.recorder, self.progress
         try:
-            async with open_engine_services(*parts, batches=self.batches):
+            batches, make_compiler = self.batches, self.make_compiler
+            async with open_engine_services(*parts, batches=batches, make_compiler=make_compiler):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
                 async with (

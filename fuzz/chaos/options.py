@@ -270,6 +270,7 @@ class ChaosOptions:
         return [
             "root",
             *(f"frontend {rank}" for rank in range(self.frontends)),
+            *(f"forms {rank}" for rank in range(self.frontends)),
             *(f"engine {rank}" for rank in range(self.engines)),
             *(
                 f"engine {rank}/worker {worker}"

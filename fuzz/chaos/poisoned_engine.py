@@ -1,4 +1,4 @@
-"""An engine as any other, but for the module of its workers: see `poisoned_worker`."""
+"""An engine as any other, but for its poisons: see `poisoned_worker` and `poisoned_forms`."""
 
 from functools import partial
 
@@ -7,6 +7,7 @@ from ...engine.process.executor import Executor
 from ...engine.process.main import EngineProcess, main, spare_workers
 from ...nurseries.processes.child import run_child
 from ...nurseries.processes.spares import Spares
+from .poisoned_forms import PoisonedCompiler
 
 WORKER_MODULE = f"{__package__}.poisoned_worker"
 
@@ -23,5 +24,6 @@ if __name__ == "__main__":
         EngineProcess,
         make_executor=partial(Executor, worker_module=WORKER_MODULE),
         make_spares=spare_poisoned_workers,
+        make_compiler=PoisonedCompiler,
     )
     run_child(partial(main, make=make))

@@ -171,10 +171,10 @@ class WatchedFleet(EngineFleet):
         default=lambda *_: None, init=False
     )
 
-    def handle_fault(self, rank: int, table: bytes) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
         suspects, refused = self.quarantine.suspects, set(self.quarantine.refused)
         before = dict(suspects)
-        super().handle_fault(rank, table)
+        super().handle_fault(rank, table, is_itself=is_itself)
         new = set(self.quarantine.refused) - refused
         after = self.quarantine.suspects.items()
         changed = {content for content, suspect in after if before.get(content) is not suspect}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ...engine.batch_table import content_hash
+from ...engine.batch_table import content_hash, form_hash
 from ...engine.messages import AddRequest, EngineReady
 from ...transports.links.channel import Peer
 from ..errors import NoEngine, RequestQuarantined
@@ -94,11 +94,11 @@ class EngineView:
         suspects, refused = self.membership.suspects, self.membership.refused
         if not (suspects or refused):
             return
-        content = content_hash(request)
-        left_s = refused.get(content, 0.0) - now_s
+        contents = content_hash(request), form_hash(request)
+        left_s = max(refused.get(content, 0.0) for content in contents) - now_s
         if left_s > 0.0:
             raise RequestQuarantined(left_s)
-        request.solo_tokens = suspects.get(content, 0)
+        request.solo_tokens = max(suspects.get(content, 0) for content in contents)
 
     def judged(self, decision: ReplayDecision, now_s: float) -> ReplayDecision:
         """The decision, or that the request ends because it is refused by now."""

@@ -1,8 +1,7 @@
 """One child process of the root, from its spawn to the end of everything that it started.
 
-Engines and frontends are run alike; what differs (module, payloads, what their messages mean) is in
-a `ChildPlan`. A run ends by raising, and not before the process and every worker process that it
-reported are gone by pidfd: a successor may then take its devices.
+What differs between roles (module, payloads, what messages mean) is in a `ChildPlan`. A run ends by
+raising, and not before the process and every worker process that it reported are gone by pidfd.
 """
 
 import contextlib
@@ -202,10 +201,10 @@ class ChildPlan:
 
     `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, and
     `is_own_fault` (see `ProcessOwner.handle_gone`), as soon as the death is seen, which may be
-    before its workers are gone; `on_failing` as soon as it can be known, and `on_fault` before that
-    the page's table, of a death that may be a step's fault; `on_hung` the cause where only a worker
-    is killed. `on_message`: see `ChildProcess`. The child and its workers have `slots` on its
-    progress page. `patience_s`, `blocked_s`: see `HangWatch`.
+    before its workers are gone; `on_failing` as soon as it can be known, and before that `on_fault`
+    the page's table, of a death that may be a step's fault, and whether `is_itself` died and no
+    worker; `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The
+    child and its workers have `slots` on its page. `patience_s`, `blocked_s`: see `HangWatch`.
     """
 
     spec: ProcessSpec
@@ -220,7 +219,7 @@ class ChildPlan:
     on_spawned: Callable[[ChildProcess], None] = lambda child: None
     on_ready: Callable[[ChildProcess, bytes], None]
     on_failing: Callable[[str], None] = lambda cause: None
-    on_fault: Callable[[bytes], None] = lambda table: None
+    on_fault: Callable[..., None] = lambda table, is_itself: None
     on_hung: Callable[[str], None] = lambda cause: None
     on_gone: Callable[..., None]
     on_message: Callable[[object, Sequence[int]], None]
@@ -393,8 +392,9 @@ def _fail(
     if child.is_failing:
         return
     child.is_failing = True
-    if child.hung is not None:  # what it says of a worker is that this was killed
-        cause, is_own_fault = child.hung_cause, child.hung.is_own_fault
+    is_itself = child.process.exit is not None  # else it says that a worker ended it
+    if (hung := child.hung) is not None:  # what it says of a worker is that this was killed
+        cause, is_own_fault, is_itself = child.hung_cause, hung.is_own_fault, not hung.place
     if is_own_fault:
-        plan.on_fault(page.read_table())
+        plan.on_fault(page.read_table(), is_itself=is_itself)
     plan.on_failing(cause)

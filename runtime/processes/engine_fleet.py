@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import trio
 
-from ...engine.batch_table import read_batches, table_bytes
+from ...engine.batch_table import read_batches, read_forms, table_bytes
 from ...engine.block_names import drop_names
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
@@ -179,16 +179,19 @@ class EngineFleet:
                 self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
             )
 
-    def handle_fault(self, rank: int, table: bytes) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
+
+        If the engine's own process ended while a grammar was at work in it, that form is, alone.
 
         Those of two steps that were in flight died together: which of them is not known. What is
         cached may have been written wild: the next engine finds none of it.
         """
         if self._memory:
             drop_names(self._memory[rank].names)
-        positions: dict[bytes, int] = {}
-        for batch in read_batches(table, self.settings.engine.max_num_seqs):
+        rows = self.settings.engine.max_num_seqs
+        positions = read_forms(table, rows) if is_itself else {}
+        for batch in [] if positions else read_batches(table, rows):
             for row in batch:
                 positions[row.content] = max(row.position, positions.get(row.content, 0))
         for content in self.quarantine.handle_death(positions, time.monotonic()):

@@ -78,6 +78,7 @@ class FrontendFleet:
     answer: Answer
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
+    on_ready: Callable[[int], None] = lambda rank: None  # a frontend takes orders
     pass_timeout_s: float = PASS_TIMEOUT_S
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -316,6 +317,7 @@ class FrontendFleet:
         if self._draining:  # its INIT may be older than the drain
             self._send_drain(self.processes.nursery, child)
         self.homes.handle_ready(rank, where)
+        self.on_ready(rank)
         for home in self.homes.owners.guests(rank):
             self._begin_guest(child, home)
         self.notify()
@@ -327,7 +329,7 @@ class FrontendFleet:
     def handle_hung(self, rank: int, cause: str) -> None:
         """A frontend has no workers."""
 
-    def handle_fault(self, rank: int, table: bytes) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
         """A frontend computes no steps."""
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:

@@ -48,8 +48,11 @@ class ProcessOwner(Protocol):
     def handle_hung(self, rank: int, cause: str) -> None:
         """A worker of it was killed, as it stood still; it lives on."""
 
-    def handle_fault(self, rank: int, table: bytes) -> None:
-        """What it computed may have ended it; `table` follows the slots of its progress page."""
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+        """What it computed may have ended it, or a worker of it unless `is_itself`.
+
+        `table` follows the slots of its progress page.
+        """
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """It has ended, in whatever phase; its workers may not be gone yet.

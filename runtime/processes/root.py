@@ -11,7 +11,7 @@ import pathlib
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -41,6 +41,7 @@ from ..messages import (
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
+from .form_fleet import FormFleet, link_frontend
 from .frontend_fleet import FrontendFleet
 from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
@@ -116,6 +117,7 @@ class Root:
     chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
+    forms: FormFleet = attrs.field(init=False)
     watch: ServerWatch = attrs.field(init=False)
     _views: FrontendViews = attrs.field(init=False)
     _token_is_used: bool = attrs.field(default=False, init=False)
@@ -147,6 +149,18 @@ class Root:
             on_event=self._handle_event,
             answer=self._answer,
             on_watch=self._handle_watch,
+            on_ready=lambda rank: self.forms.link(rank),
+            readiness=readiness,
+            kernel=self.kernel,
+            chance=self.chance,
+        )
+        self.forms = FormFleet(
+            count=plan.settings.frontends,
+            settings=plan.settings,
+            epochs=epochs,
+            on_link=partial(link_frontend, self.frontends.processes),
+            on_event=self._handle_event,
+            on_watched=lambda text: self.watch.handle_said(text),
             readiness=readiness,
             kernel=self.kernel,
             chance=self.chance,
@@ -160,8 +174,8 @@ class Root:
         self._views = FrontendViews(self.watch, self.frontends.processes)
 
     @property
-    def _fleets(self) -> tuple[ProcessSupervisor, ProcessSupervisor]:
-        return self.frontends.processes, self.engines.processes
+    def _fleets(self) -> tuple[ProcessSupervisor, ...]:
+        return self.frontends.processes, self.engines.processes, self.forms.processes
 
     def _handle_event(self, event: RunEvent) -> None:
         self.watch.handle_event(event)
@@ -226,6 +240,7 @@ class Root:
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
+        await start_service(nursery, self.forms.run, name="forms")  # last: no start waits for it
         for fleet in (self.engines, self.frontends):
             fleet.processes.start_spares()
 
@@ -265,7 +280,7 @@ class Root:
 
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
-        return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
+        return set[int]().union(*(fleet.own_pids() for fleet in self._fleets))
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object
@@ -288,22 +303,25 @@ class Root:
     def _restart(self, place: Place | None) -> list[RestartedPlace]:
         """Begin a place anew, or all that are given up. Raises `ControlCallRefused`."""
         if place is None:
-            failed = [
-                *(Place(Role.ENGINE, rank) for rank in self.engines.processes.failed),
-                *(Place(Role.FRONTEND, rank) for rank in self.frontends.processes.failed),
-            ]
+            ordered = self.engines.processes, self.frontends.processes, self.forms.processes
+            failed = [Place(Role(each.role), rank) for each in ordered for rank in each.failed]
             if not failed:
                 raise ControlCallRefused(
                     "nothing was given up; to restart what runs, name an engine or a frontend"
                 )
             return [each for place in failed for each in self._restart(place)]
-        fleet = self.engines if place.role is Role.ENGINE else self.frontends
-        count = fleet.processes.count
+        restart: dict[Role, Callable[[int], None]] = {
+            Role.ENGINE: self.engines.restart,
+            Role.FRONTEND: self.frontends.restart,
+            Role.FORMS: self.forms.restart,
+        }
+        (fleet,) = (each for each in self._fleets if each.role == place.role)
+        count = fleet.count
         if not 0 <= place.rank < count:
             there = f"{place.role} 0" + (f" to {count - 1}" if count > 1 else " alone")
             raise ControlCallRefused(f"there is no {place}: this server has {there}")
-        was = fleet.processes.place(place.rank).state
-        fleet.restart(place.rank)
+        was = fleet.place(place.rank).state
+        restart[place.role](place.rank)
         return [RestartedPlace(place, was)]
 
     def _places(self) -> ServerPlaces:
@@ -320,15 +338,16 @@ class Root:
     def _failed(self) -> dict[str, str]:
         """What is given up, and why, as facts of the tree: there is no process to show."""
         return {
-            f"{fleet.processes.role} {rank}": f"failed: {why}"
-            for fleet in (self.frontends, self.engines)
-            for rank, why in sorted(fleet.processes.failed.items())
+            f"{fleet.role} {rank}": f"failed: {why}"
+            for fleet in self._fleets
+            for rank, why in sorted(fleet.failed.items())
         }
 
     async def _tree(self) -> ProcessTree:
         children = [
             *sorted(self.frontends.processes.present().items()),
             *sorted(self.engines.processes.present().items()),
+            *sorted(self.forms.processes.present().items()),
         ]
         trees: list[ProcessTree | None] = [None] * len(children)
         async with trio.open_nursery() as nursery:

@@ -20,15 +20,14 @@ import trio
 
 from ...engine.embeddings import PLACEHOLDER_ID, EmbeddingLimits
 from ...engine.errors import InvalidParameter, PromptTooLong
-from ...engine.grammar.text import check_grammar
 from ...engine.model_config.config import GENERATION_CONFIG_FILE, load_model_limits
 from ...engine.model_config.folder import CONFIG_FILE
 from ...engine.model_config.generation import GenerationConfig, load_generation_config
 from ...engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, SamplingParams
-from ...engine.structured_outputs import StructuredOutputs
 from ...transports.array import Array
 from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from ..errors import ChatTemplateMissing, ChatTemplateTooCostly
+from ..forms.form_client import FormChecker, LocalForms
 from .chat_template import ChatTemplate
 from .prompts import ChatPrompt, Prompt, PromptEmbeds
 from .template_sandbox import INLINE
@@ -75,10 +74,8 @@ class InputProcessor:
     created_at: int = 0
     # What prompts of embeddings must be like.
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
-    # Threads that check forms, apart from trio's own: those may all be asleep.
-    _limiter: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(1), init=False
-    )
+    # Checks forms of answers, in another process wherever there is one.
+    forms: FormChecker = attrs.field(factory=LocalForms)
     _threads: TokenizerThreads = attrs.field(init=False)
     # One conversation at a time is rendered in a thread: two would only take each other's time.
     _template_limiter: trio.CapacityLimiter = attrs.field(
@@ -153,8 +150,9 @@ class InputProcessor:
         How many tokens may follow is settled here, in the parameters' `max_tokens`.
 
         Raises `InvalidParameter`, `PromptTooLong`, `TextRefused`, `ChatTemplateMissing`,
-        `ChatTemplateRefused`; `Overloaded` if too many prompts of this principal wait.
-        Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
+        `ChatTemplateRefused`, `FormsUnavailable`; `Overloaded` if too many prompts of this
+        principal wait. Cancellation waits for the end of one slice. No checkpoint if the prompt is
+        short and its form is known.
         """
         params = params.with_defaults(self.defaults)
         length_max = min(max_model_len or self.max_model_len, self.max_model_len)
@@ -181,7 +179,7 @@ class InputProcessor:
             max_model_len=length_max,
         )
         if params.structured_outputs is not None:
-            await self._check_form(params.structured_outputs)
+            await self.forms.check(params.structured_outputs, principal)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         bad_words = spell_bad_words(params.bad_words, encode)
         params = params.within(length_max - len(token_ids))
@@ -286,11 +284,6 @@ class InputProcessor:
             tokens += -(-characters_left // longest)
         if fitting is not None and tokens >= fitting and characters_left:
             raise PromptTooLong(tokens, fitting, at_least=True)
-
-    async def _check_form(self, wanted: StructuredOutputs) -> None:
-        """In a thread, whatever its length: a short one may take long, too."""
-        await trio.to_thread.run_sync(check_grammar, wanted, limiter=self._limiter)
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     def _embeds(self, prompt: PromptEmbeds, params: SamplingParams, length_max: int) -> Array:
         """Those that are wanted of them. Nothing of their size is copied, unless cut."""

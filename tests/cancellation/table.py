@@ -31,6 +31,7 @@ from triolet.tests.cancellation.uses import (
     FRONTEND,
     use_bed,
     use_engine,
+    use_forms,
     use_frontend,
     use_root,
     use_worker,
@@ -105,12 +106,13 @@ def _failed(error: Exception, name: str) -> bool:
 
 
 # Those that end otherwise. Booting needs no progress reports: what is untold is told at its end.
-# An operator's question that is not answered is the asker's matter.
+# An operator's question that is not answered is the asker's matter, a lost check begins anew.
 ENDINGS: dict[str, Ending | None] = {
     DEATH_MONITOR: _failed,
     "progress": None,
     "control-call": None,
     "tree-request": None,
+    "form-check": None,
 }
 
 
@@ -134,13 +136,13 @@ def _on_bed(name: str, where: str, end: int) -> Row:
 ROOT_TASKS = (
     "log-writer", "signals", "reaper", "control-server", "watch", "engines", "engine-0",
     "frontends", "frontend-0", "accept", "control-call", "tree-request", "spare-engine-0",
-    "spare-frontend-0", "fork-server-engine", "fork-server-frontend",
+    "spare-frontend-0", "fork-server-engine", "fork-server-frontend", "forms", "forms-0",
 )  # fmt: skip
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
     "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
     "counters", "journal-sync", "watched", "viewers", "keep-alive",
-    "throughput-log",
+    "throughput-log", "form-checks", "form-sender",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
@@ -148,6 +150,7 @@ ENGINE_TASKS = (
     "orphan-watch", "statistics", "utilities", "grammar-compiler", "step-deadline", "step-loop",
     "control", "tree-request", "watched",
 )  # fmt: skip
+FORM_TASKS = (DEATH_MONITOR, "control", "watched", "form-link", "form-check")
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
 # Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time;
 # `statistics` does, between its first report and a tenth of a second later.
@@ -173,6 +176,7 @@ ROWS: tuple[Row, ...] = (
     *(_child(name, "frontend", use_frontend) for name in FRONTEND_TASKS),
     *(_child(name, "engine", use_engine, STEPS_WITH_PROCESSES) for name in ENGINE_TASKS),
     *(_child(name, "worker", use_worker) for name in WORKER_TASKS),
+    *(_child(name, "forms", use_forms) for name in FORM_TASKS),
     *(_on_bed(name, where, end) for name, where, end in STREAMING_TASKS),
     *(
         Row(kind, "frontend, request", partial(_in_exchanges, kind), OF_REQUESTS)

@@ -41,11 +41,22 @@ from triolet.engine.worker import process as worker_process
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds, run_until_stopped
 from triolet.nurseries.processes.counter_page import open_counter_memory
+from triolet.nurseries.processes.forked_call import CallLimits
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.runtime.config import JournalSettings
 from triolet.runtime.events import Draining, Serving
+from triolet.runtime.forms import form_process
+from triolet.runtime.forms.messages import FROM_FORMS, TO_FORMS, CheckForm
 from triolet.runtime.journal.disk_file import prepare_disk_journal
-from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, ControlCall
+from triolet.runtime.messages import (
+    FORMS_TO_ROOT,
+    FRONTEND_TO_ROOT,
+    ROOT_TO_FORMS,
+    ROOT_TO_FRONTEND,
+    ControlCall,
+    FormLink,
+    FormsInit,
+)
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.membership import EngineDirectory
 from triolet.runtime.processes.run_folder import find_run
@@ -148,7 +159,10 @@ async def use_frontend(folder: pathlib.Path, steps: CancelAtStep) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(root.run)
                 assert (await root.get("/live"))[0] == 200
-                await root.tree()
+                link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with link, theirs:
+                    await root.control.send(FormLink(), [theirs.fileno()])
+                    await root.tree()
                 directory = EngineDirectory()
                 directory.handle_starting(0, 2)
                 await root.control.send(directory.handle_gone(0, "was lost"))
@@ -206,6 +220,41 @@ async def use_worker(folder: pathlib.Path, steps: CancelAtStep) -> None:
             await core.tree()
 
         await run_beside(steps, partial(worker_process.main), fds, part)
+
+
+async def use_forms(folder: pathlib.Path, steps: CancelAtStep) -> None:
+    """Boot, a link, a form, a question; then the frontend is gone."""
+    with open_ends() as (control, fds), ExitStack() as owned:
+        channel = owned.enter_context(
+            ControlChannel(control, sends=ROOT_TO_FORMS, receives=FORMS_TO_ROOT)
+        )
+
+        async def part() -> None:
+            await perform_parent_handshake(
+                channel,
+                msgspec.msgpack.encode(FormsInit(0, 1)),
+                who="forms 0",
+                role="forms",
+                pid=os.getpid(),
+                boot_timeout_s=DEADLINE_S,
+                on_other=_drop,
+            )
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with ControlChannel(ours, sends=TO_FORMS, receives=FROM_FORMS) as link:
+                with theirs:
+                    await channel.send(FormLink(), [theirs.fileno()])
+                await link.send(CheckForm(1, StructuredOutputs.regex("a")))
+                await link.receive()
+                await channel.send(TreeRequest(1))
+                await channel.receive()
+
+        await run_beside(steps, partial(form_process.main, call=_call_here), fds, part)
+
+
+async def _call_here(function: Callable[[], bytes], limits: CallLimits) -> bytes:
+    """A process with threads cannot fork."""
+    await trio.lowlevel.checkpoint()
+    return function()
 
 
 # From the kernel's prctl.h.

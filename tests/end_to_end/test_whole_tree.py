@@ -188,6 +188,8 @@ async def test_the_tree_shows_every_process_and_the_tasks_of_the_card(server: Se
         "engine 0/worker 0",
         "engine 1",
         "engine 1/worker 0",
+        "forms 0",
+        "forms 1",
         "frontend 0",
         "frontend 1",
         "root",

@@ -6,18 +6,24 @@ import pathlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
 import trio
 
+from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import FrontendAddress
 from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.chaos.fault_plan import POISON_SEED
+from triolet.fuzz.chaos.poisoned_forms import FormPoison
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.errors import RequestQuarantined
 from triolet.runtime.events import ChildGone, RequestRefused
+from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.processes.form_fleet import FormFleet
 from triolet.runtime.processes.membership import FrontendDirectory
 from triolet.runtime.runtime import (
     Runtime,
@@ -41,6 +47,8 @@ TOKENS = 60
 # From outside, under load.
 KILLS = int(os.environ.get("TRIOLET_POISON_KILLS", "3"))
 POISONED_WORKER = "triolet.fuzz.chaos.poisoned_worker"
+POISONED_ENGINE = "triolet.fuzz.chaos.poisoned_engine"
+POISONED_FORMS = "triolet.fuzz.chaos.poisoned_forms"
 
 
 @attrs.define(eq=False)
@@ -55,16 +63,25 @@ class Bed:
         """As an operator or a host short of memory might."""
         self.fleet.processes.ready[0].process.send_signal(signal.SIGKILL)
 
-    async def send(self, *prompt: int, tokens: int = 8, seed: int = 7) -> list[int]:
+    async def send(
+        self,
+        *prompt: int,
+        tokens: int = 8,
+        seed: int = 7,
+        form: StructuredOutputs | None = None,
+    ) -> list[int]:
         """All tokens of a request; sent when the engine is there."""
         await wait_engines(self.runtime.client, 1, DEADLINE_S)
-        params = SamplingParams(max_tokens=tokens, seed=seed, ignore_eos=True)
+        params = SamplingParams(
+            max_tokens=tokens, seed=seed, ignore_eos=True, structured_outputs=form
+        )
         async with self.runtime.generate(list(prompt), params) as stream:
             return (await stream.collect()).token_ids
 
 
 @asynccontextmanager
-async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
+async def open_bed(folder: pathlib.Path, **fleets: Any) -> AsyncIterator[Bed]:
+    """`fleets` are fields of `EngineFleet`."""
     settings = make_settings(str(folder), executor="null", null_step_s=0.01, max_num_seqs=64)
     settings = attrs.evolve(settings, supervision=attrs.evolve(HASTY, restart_limit=100))
     epochs, diary = itertools.count(1), Diary()
@@ -82,11 +99,24 @@ async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
                 frontends=directory,
                 on_membership=runtime.client.apply_membership,
                 on_event=diary,
+                **fleets,
+            )
+            forms = FormClient()
+            inputs.forms = forms
+            form_fleet = FormFleet(
+                count=1,
+                settings=settings,
+                epochs=epochs,
+                on_link=lambda _, link: forms.handle_link(link),
+                on_event=diary,
+                module=POISONED_FORMS,
             )
             fleet.processes.ahead = (POISONED_WORKER,)
             async with (
                 open_frontend_services(channel, runtime.client),
                 open_service(fleet.processes.run, name="engines"),
+                open_service(forms.run, name="form-checks"),
+                open_service(form_fleet.run, name="forms"),
             ):
                 yield Bed(runtime, fleet, diary)
 
@@ -141,3 +171,25 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
             await bed.diary.wait_for(ChildGone, 2 + killed)
             assert len(quarantine.refused) == 1
             assert client.engines.membership.suspects == {}, "nobody, for a SIGKILL"
+
+
+@pytest.mark.parametrize("poison", FormPoison)
+async def test_a_form_that_ends_who_reads_it_is_refused_and_no_one_else_notices(
+    null_folder: pathlib.Path, poison: FormPoison
+) -> None:
+    form = StructuredOutputs.choice([poison, "other"])
+    async with open_bed(null_folder, module=POISONED_ENGINE) as bed:
+        undisturbed = await send_innocents(bed)
+
+        async def send_poison() -> None:
+            for prompt in (5, 6):  # another prompt does not help it
+                with pytest.raises((InvalidParameter, RequestQuarantined)) as caught:
+                    await bed.send(prompt, form=form)
+                assert not caught.value.retryable
+
+        assert await send_innocents(bed, send_poison) == undisturbed
+        deaths = bed.diary.of(ChildGone)
+        assert len(deaths) == (0 if poison is FormPoison.CHECK else 2)
+        assert all("SIGABRT" in death.cause for death in deaths)
+        innocent = await bed.send(5, 6, form=StructuredOutputs.choice(["one", "other"]))
+        assert innocent, "a form of its own is served"

@@ -87,7 +87,7 @@ class Owner:
     def handle_hung(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
 
-    def handle_fault(self, rank: int, table: bytes) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
         raise AssertionError("a simulated process computes nothing")
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:

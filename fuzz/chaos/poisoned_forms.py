@@ -1,0 +1,79 @@
+"""Poisoned forms: words in a form that end the process which checks, compiles or follows it.
+
+A form is known by a word in its text, which says where it acts. As a module this is a form process
+as any other, but for these.
+"""
+
+import enum
+import os
+from collections.abc import Callable, Sequence, Set
+from functools import partial
+
+import attrs
+
+from ...engine.grammar.matcher import MatchedGrammar
+from ...engine.process.grammar_compiler import GrammarCompiler
+from ...engine.structured_outputs import StructuredOutputs
+from ...nurseries.processes.child import run_child
+from ...nurseries.processes.forked_call import CallLimits, call_forked
+from ...runtime.forms.form_process import main
+
+
+class FormPoison(enum.StrEnum):
+    """Where a form ends its process: the word in its text."""
+
+    CHECK = "poisons-the-check"
+    COMPILE = "poisons-the-compiler"
+    MASK = "poisons-the-mask"
+    CONSUME = "poisons-the-matcher"
+
+
+def poison_of(text: str) -> FormPoison | None:
+    """What is in this text, if anything is."""
+    return next((poison for poison in FormPoison if poison in text), None)
+
+
+@attrs.define(eq=False)
+class PoisonedGrammar(MatchedGrammar):
+    """A grammar that ends its process when it is followed."""
+
+    poison: FormPoison | None = None
+
+    def accept(self, token_id: int) -> bool:
+        """As ever, or abort."""
+        if self.poison is FormPoison.CONSUME:
+            self._timed(os.abort)
+        return super().accept(token_id)
+
+    def fill_mask(self, words: memoryview) -> None:
+        """As ever, or abort."""
+        if self.poison is FormPoison.MASK:
+            self._timed(os.abort)
+        super().fill_mask(words)
+
+
+class PoisonedCompiler(GrammarCompiler):
+    """An engine's compiler that poisons end, or whose grammars do."""
+
+    def compile(
+        self, wanted: StructuredOutputs, eos_token_ids: Set[int], output_token_ids: Sequence[int]
+    ) -> MatchedGrammar:
+        """As ever, or abort."""
+        poison = poison_of(wanted.text)
+        if poison is FormPoison.COMPILE:
+            os.abort()
+        grammar = super().compile(wanted, eos_token_ids, output_token_ids)
+        if poison is None:
+            return grammar
+        return PoisonedGrammar(grammar.matcher, grammar.ignored_ends, poison=poison)
+
+
+async def call_poisoned(check: Callable[[], bytes], limits: CallLimits) -> bytes:
+    """A check in a fork, which aborts at a poison."""
+    assert isinstance(check, partial)
+    poison = poison_of(check.args[0].text)
+    return await call_forked(os.abort if poison is FormPoison.CHECK else check, limits)
+
+
+if __name__ == "__main__":
+    run_child(partial(main, call=call_poisoned))

@@ -1,0 +1,211 @@
+"""Form process: checks what clients ask answers to be like, before anyone else compiles it.
+
+A library that reads schemas, regexes and grammars may crash on one, run for minutes, or fill
+memory. Here each check is a forked copy of this process, with bounds (`forked_call`), so its death
+is an answer and this process goes on. The root owns it, one for each frontend, and gives it a
+socket to each life of that frontend. It starts no thread, since it forks.
+"""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.errors import InvalidParameter
+from ...engine.grammar.text import check_grammar
+from ...engine.messages import TreeReply, TreeRequest
+from ...engine.structured_outputs import StructuredOutputs
+from ...nurseries.processes.child import ChildFds, run_child
+from ...nurseries.processes.forked_call import CallLimits, ForkedCallDied, call_forked
+from ...nurseries.processes.heap import settle_heap
+from ...nurseries.processes.progress_page import open_slot, passes_shown
+from ...nurseries.processes.title import set_title
+from ...nurseries.processes.watched import Row, Watch, WatchedProcess
+from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.service import open_service, start_service_soon
+from ...nurseries.tasks.task_rows import TaskRows
+from ...nurseries.tasks.task_tree import ProcessTree, task_tree
+from ...transports.codec import MalformedMessage
+from ...transports.control.channel import ControlChannel
+from ...transports.control.handshake import perform_child_handshake
+from ...transports.control.passed_fds import close_fds
+from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
+from .messages import FROM_FORMS, TO_FORMS, CheckForm, FormChecked, FormOutcome
+
+# Forms in use take milliseconds, large schemas some hundred; a compilation has fuel for no more
+# than a second (`grammar.text.LIMITS`). An engine compiles a second time with twice the stack, so
+# that what passes here does not overflow there.
+LIMITS = CallLimits(cpu_s=5, memory_bytes=512 << 20, stack_bytes=4 << 20, niceness=10)
+# A frontend has `form_queue.CHECKS_MAX` under way; what comes beyond that is not read.
+CHECKS_MAX = 8
+_ACCEPTED = b"\x00"
+
+Call = Callable[[Callable[[], bytes], CallLimits], Awaitable[bytes]]
+
+
+async def main(child: ChildFds, call: Call = call_forked) -> None:
+    """Check forms until a stop is ordered; `call` computes each check."""
+    control = ControlChannel(child.control, sends=FORMS_TO_ROOT, receives=ROOT_TO_FORMS)
+    set_title("forms, waiting")
+    handshake = await perform_child_handshake(control, "forms")
+    init = msgspec.msgpack.decode(handshake.init, type=FormsInit)
+    set_title(f"forms {init.rank}")
+    page_fd = handshake.fds[0] if handshake.fds else None
+    try:
+        with open_slot(page_fd, 0) as progress, passes_shown(progress):
+            settle_heap()
+            await handshake.ready(b"")
+            await FormProcess(init, control, call).run()
+    finally:
+        close_fds(handshake.fds)
+
+
+@attrs.define(eq=False)
+class FormProcess:
+    """What this process is made of. See `Watchable`."""
+
+    init: FormsInit
+    control: ControlChannel
+    call: Call = call_forked
+    # Around what serves the newest link.
+    _link: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # Set and replaced when a check has ended.
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _checked: int = attrs.field(default=0, init=False)
+    _died: int = attrs.field(default=0, init=False)
+    _tasks: TaskRows = attrs.field(factory=TaskRows, init=False)
+    _watched: WatchedProcess = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._watched = WatchedProcess(self, self.control.send)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises `trio.EndOfChannel` when the root has left."""
+        async with trio.open_nursery() as nursery:
+            control = partial(self._run_control, nursery)
+            async with (
+                open_service(self._watched.run, name="watched"),
+                open_service(control, name="control"),
+            ):
+                await trio.sleep_forever()
+
+    async def _run_control(
+        self,
+        nursery: trio.Nursery,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task `control`: the root's orders."""
+        task_status.started()
+        while True:
+            try:
+                with waiting_for("orders"):
+                    message, fds = await self.control.receive()
+            except MalformedMessage:
+                continue
+            match message:
+                case FormLink() if fds:
+                    self._link.cancel("another life of the frontend is there")
+                    self._link, link = trio.CancelScope(), socket.socket(fileno=fds.pop(0))
+                    start_service_soon(nursery, self._serve, link, self._link, name="form-link")
+                case Watch():
+                    self._watched.handle_watch(message)
+                case TreeRequest(call_id=call_id):
+                    await self.control.send(TreeReply(call_id, self._tree_text()))
+                case _:  # a link whose descriptor was lost: the frontend's end is closed, too
+                    pass
+            close_fds(fds)
+
+    async def _serve(self, link: socket.socket, scope: trio.CancelScope) -> None:
+        """Background task `form-link`: the checks of one life of the frontend, until it is gone."""
+        with ControlChannel(link, sends=FROM_FORMS, receives=TO_FORMS) as channel, scope:
+            async with trio.open_nursery() as nursery:
+                with suppress(trio.EndOfChannel, trio.BrokenResourceError):
+                    while True:
+                        await self._take(channel, nursery)
+                nursery.cancel_scope.cancel("the frontend is gone")
+
+    async def _take(self, channel: ControlChannel, nursery: trio.Nursery) -> None:
+        """Begin the next check when there is room for it."""
+        with waiting_for("forms"):
+            while len(nursery.child_tasks) >= CHECKS_MAX:
+                await self._ended.wait()
+            try:
+                order, fds = await channel.receive()
+            except MalformedMessage:
+                return  # logged by the channel
+        close_fds(fds)
+        assert isinstance(order, CheckForm), "the codec lets nothing else through"
+        start_background_task_soon(nursery, self._check, channel, order, name="form-check")
+
+    async def _check(self, channel: ControlChannel, order: CheckForm) -> None:
+        """Task `form-check`: one form. Cancelled, it says that its check is lost."""
+        answer = FormChecked(order.check_id, FormOutcome.LOST)
+        try:
+            answer = await self._answer(order)
+            self._checked += 1
+            self._died += answer.outcome in (FormOutcome.CRASHED, FormOutcome.LOST)
+        finally:
+            channel.send_nowait(answer)  # fits, as reasons are bounded; or the frontend is gone
+            self._ended.set()
+            self._ended = trio.Event()
+
+    async def _answer(self, order: CheckForm) -> FormChecked:
+        try:
+            found = await self.call(partial(check, order.form), LIMITS)
+        except ForkedCallDied as death:
+            outcome = FormOutcome.CRASHED if death.is_own_fault else FormOutcome.LOST
+            return FormChecked(order.check_id, outcome, death.cause)
+        except OSError as error:  # no memory or descriptor for a copy
+            return FormChecked(order.check_id, FormOutcome.LOST, str(error))
+        if found == _ACCEPTED:
+            return FormChecked(order.check_id, FormOutcome.ACCEPTED)
+        return FormChecked(order.check_id, FormOutcome.REFUSED, found.decode())
+
+    # ---- as those see it who watch
+
+    def begin(self) -> None:
+        """See `Watchable`."""
+
+    def sample(self) -> bool:
+        """See `Watchable`."""
+        return False
+
+    async def look(self) -> list[Row]:
+        """See `Watchable`."""
+        row = {"place": self._name, "pid": os.getpid(), "facts": self._facts()}
+        return [row | {"tasks": self._tasks.look()}]
+
+    def series(self, *, is_whole: bool) -> dict[str, object]:
+        """See `Watchable`."""
+        return {}
+
+    @property
+    def _name(self) -> str:
+        return f"forms {self.init.rank}"
+
+    def _facts(self) -> dict[str, int]:
+        return {"checked": self._checked, "checks that died": self._died}
+
+    def _tree_text(self) -> str:
+        facts: dict[str, str | int | float] = {"epoch": self.init.epoch, **self._facts()}
+        tree = ProcessTree(self._name, os.getpid(), facts=facts, tasks=task_tree())
+        return msgspec.json.encode(tree).decode()
+
+
+def check(form: StructuredOutputs) -> bytes:
+    """Check one form; the reason of its refusal, or `_ACCEPTED`."""
+    try:
+        check_grammar(form)
+    except InvalidParameter as refusal:
+        return refusal.reason.encode()
+    return _ACCEPTED
+
+
+if __name__ == "__main__":
+    run_child(main)

@@ -1,0 +1,33 @@
+"""Forked calls: results, crashes, bounds and cancellation, in a program of one thread."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = "triolet.tests.nurseries.forked_program"
+ENDS = {
+    "result": "found",
+    "too large": ["exited with code 1", True],
+    "memory": ["exited with code 1", True],
+    "processor": ["was killed by SIGXCPU", True],
+    "crash": ["was killed by SIGSEGV", True],
+    "raises": ["exited with code 1", True],
+    "killed": ["was killed by SIGKILL", False],
+    "stopped": ["was stopped from outside", False],
+    "children left": 0,
+}
+
+
+def test_a_call_ends_with_its_result_or_says_how_it_died() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM], capture_output=True, text=True, timeout=60, check=True
+    )
+    ends = json.loads(done.stdout)
+    # Standard ones, the result's pipe, and the folder that is being listed.
+    assert len(json.loads(ends.pop("descriptors"))) <= 5
+    assert ends == ENDS
+    assert done.stderr == "", "what a library says of a client's text is in no log"

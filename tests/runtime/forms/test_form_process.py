@@ -1,0 +1,137 @@
+"""Form processes, for real: what they answer, whatever dies, and that forms wait for them."""
+
+import itertools
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.structured_outputs import StructuredOutputs
+from triolet.nurseries.processes.orphans import child_pids
+from triolet.nurseries.processes.watched import Watch
+from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.errors import FormsUnavailable
+from triolet.runtime.events import ChildReady
+from triolet.runtime.forms.form_client import FormClient
+from triolet.runtime.forms.form_queue import FormQueue
+from triolet.runtime.processes.form_fleet import FormFleet
+
+from ...leaks import check_no_leaks
+from ..acting import DEADLINE_S, HASTY, Diary, facts_of
+
+pytestmark = pytest.mark.slow
+
+SERVED = StructuredOutputs.json({"type": "object", "properties": {"a": {"type": "integer"}}})
+REFUSED = StructuredOutputs.json({"type": "object", "not": {}})
+# Takes a second or so of a processor, and is refused.
+SLOW = StructuredOutputs.grammar(
+    "start: t29\nt0: /a/\n" + "\n".join(f"t{n}: t{n - 1} t{n - 1} | /b{n}/" for n in range(1, 30))
+)
+
+
+@attrs.define(eq=False)
+class Bed:
+    fleet: FormFleet
+    client: FormClient
+    diary: Diary
+
+    async def check(self, form: StructuredOutputs, principal: str = "") -> str:
+        """Its refusal, empty for one that is served."""
+        try:
+            await self.client.check(form, principal)
+        except InvalidParameter as refusal:
+            return refusal.reason
+        return ""
+
+    def pid(self) -> int:
+        return self.fleet.processes.ready[0].process.pid
+
+    def forget(self) -> None:
+        """Check everything anew."""
+        self.client.queue = FormQueue()
+
+
+@asynccontextmanager
+async def open_bed() -> AsyncIterator[Bed]:
+    settings = RuntimeSettings(
+        engine=EngineSettings(model="none"), supervision=attrs.evolve(HASTY, restart_limit=1000)
+    )
+    diary, client = Diary(), FormClient()
+    fleet = FormFleet(
+        count=1,
+        settings=settings,
+        epochs=itertools.count(1),
+        on_link=lambda _, link: client.handle_link(link),
+        on_event=diary,
+    )
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            open_service(client.run, name="form-checks"),
+            open_service(fleet.run, name="forms"),
+        ):
+            yield Bed(fleet, client, diary)
+
+
+async def test_forms_wait_for_the_process_and_are_answered() -> None:
+    async with open_bed() as bed:
+        assert await bed.check(SERVED) == ""
+        assert await bed.check(REFUSED) == (
+            "cannot be served: schemas with `not` are not supported"
+        )
+        assert await bed.check(StructuredOutputs.regex("(")) != ""
+        facts = await facts_of(bed.fleet.processes.ready[0])
+        assert facts["checked"] == 3
+        assert facts["checks that died"] == 0
+
+
+async def test_a_process_that_is_killed_is_replaced_and_its_forms_checked_again() -> None:
+    async with open_bed() as bed:
+        await bed.check(SERVED)
+        for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+            bed.forget()
+            os.kill(bed.pid(), number)
+            assert await bed.check(SERVED) == ""
+        assert len(bed.diary.of(ChildReady)) == 4
+
+
+async def test_a_check_that_is_killed_or_stopped_begins_again() -> None:
+    async with open_bed() as bed:
+        await bed.check(SERVED)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bed.check, SLOW)
+            for number in (signal.SIGKILL, signal.SIGSTOP):
+                copies: list[int] = []
+                while not copies:
+                    await trio.testing.wait_all_tasks_blocked(0.001)
+                    copies = child_pids(bed.pid())
+                os.kill(copies[0], number)
+                while copies[0] in child_pids(bed.pid()):
+                    await trio.testing.wait_all_tasks_blocked(0.001)
+        assert bed.client.queue.verdict(SLOW, trio.current_time()) is not None
+        assert len(bed.diary.of(ChildReady)) == 1
+
+
+async def test_without_a_process_a_form_is_answered_by_come_back() -> None:
+    client = FormClient(wait_s=0.0)
+    async with open_service(client.run, name="form-checks"):
+        with pytest.raises(FormsUnavailable):
+            await client.check(SERVED, "")
+        assert client.queue.statistics() == {"waiting": 0, "checked": 0}
+
+
+async def test_a_process_that_is_watched_says_what_it_checked() -> None:
+    said = Diary()
+    async with open_bed() as bed:
+        bed.fleet.on_watched = said
+        await bed.check(SERVED)
+        bed.fleet.processes.ready[0].publish(Watch(1))
+        text = await said.wait_for(str)
+    assert '"checked":1' in text
