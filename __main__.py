@@ -5,16 +5,35 @@ some import; with the system's own action there is nothing to clean up and nothi
 handler is back when the command has something to end in order (`api.commands.exits`).
 """
 
+import os
 import signal
+import sys
 
 
 def main() -> None:
     """Run the command that the program's arguments say."""
+    open_standard_files()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .command_line import run_words
 
     run_words(None)
+
+
+def open_standard_files() -> None:
+    """Open `/dev/null` in the place of a standard file that was closed (`2>&-`).
+
+    Its number would else be that of the next socket or memory that is opened, into which whatever
+    prints, logs or inherits would write.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the least number that is free
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import trio
 
 from triolet.api.commands.serve import ONE_WISH_S
 
-from .server import DEADLINE_S, Server, open_server, places, wait_until
+from .server import DEADLINE_S, Server, open_server, places, serve_command, wait_until
 from .streams import SeenStream, body, open_socket, read_socket, read_sse
 
 TOKENS = 40
@@ -231,3 +231,26 @@ async def test_spares_succeed_are_replaced_and_go_with_the_root(tmp_path: pathli
                 "nothing is left",
             )
             assert "spare" not in server.log()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+async def test_a_server_whose_standard_files_are_closed_serves(
+    tmp_path: pathlib.Path, closed: str
+) -> None:
+    server = Server(["sh", "-c", f'exec "$@" {closed}', "sh", *serve_command()], tmp_path)
+
+    async def is_serving() -> bool:
+        assert server.popen.poll() is None, "it has ended"
+        if not list((tmp_path / "triolet").glob("*/run.json")):
+            return False
+        facts = server.run_folder().facts
+        server.url, server.run_id = facts.url, facts.run_id
+        return await server.is_ready()
+
+    with trio.fail_after(2 * DEADLINE_S):
+        server.spawn()
+        try:
+            await wait_until(is_serving, "it serves without a log")
+        finally:
+            with trio.CancelScope(shield=True):
+                await server.stop()

@@ -4,15 +4,18 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import trio
 
 from triolet.engine.errors import InvalidParameter
+from triolet.nurseries.processes.orphans import child_pids
 from triolet.runtime.errors import ModelNotFetched
-from triolet.runtime.events import ChildProgress, FileDownloaded, ModelFetched, RunEvent
-from triolet.runtime.hub.fetch import FetchedModel, fetch_model
+from triolet.runtime.events import ChildGone, ChildProgress, FileDownloaded, ModelFetched, RunEvent
+from triolet.runtime.hub.fetch import RESTARTS_MAX, FetchedModel, fetch_model
 from triolet.runtime.hub.model_name import HubModel, hub_model
 from triolet.runtime.runtime import open_runtime
 
@@ -120,6 +123,49 @@ async def test_a_download_that_was_cancelled_goes_on_where_it_stood(hub: LocalHu
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert [each for _, _, each in hub.asked if each] == [f"bytes={PIECE}-"]
     assert not list(blobs().glob("*.incomplete"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=str)
+async def test_a_process_that_is_killed_or_stopped_has_a_successor(
+    hub: LocalHub, number: signal.Signals
+) -> None:
+    hub.break_after, hub.breaks, hub.hangs = {"model.safetensors": PIECE + 1000}, 1, True
+    events: list[RunEvent] = []
+
+    async def disturb() -> None:
+        await hub.broke.wait()
+        await partial_file_has(PIECE)
+        hub.asked.clear()
+        (pid,) = child_pids(os.getpid())
+        os.kill(pid, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disturb)
+        folder = pathlib.Path((await fetch(events=events)).folder)
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert [each for _, _, each in hub.asked if each] == [f"bytes={PIECE}-"]
+    assert [event for event in events if isinstance(event, ChildGone)] == [
+        ChildGone("download", 1, "was killed by SIGKILL")
+    ]
+
+
+async def test_a_process_that_always_dies_has_few_successors(hub: LocalHub) -> None:
+    events: list[RunEvent] = []
+
+    async def kill_all() -> None:
+        while True:
+            for pid in child_pids(os.getpid()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await trio.lowlevel.checkpoint()
+
+    with check_no_leaks():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill_all)
+            with pytest.raises(ModelNotFetched, match="the download was killed by SIGKILL"):
+                await fetch(events=events)
+            nursery.cancel_scope.cancel("seen")
+    assert len(events) == RESTARTS_MAX
 
 
 async def test_what_was_broken_in_the_cache_is_not_served(hub: LocalHub) -> None:
