@@ -36,6 +36,7 @@ CRUMBS = {
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
+    "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",
     "triolet.api.http.answers": "the bytes of what `connection` writes, without its waiting",
 }

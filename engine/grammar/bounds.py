@@ -16,7 +16,9 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidParameter
-from .schema_patterns import patterns_together, values_of
+from .numbers import inexact
+from .schema_patterns import patterns_together
+from .subschemas import values_of
 
 # Containers in containers; the deepest in use have about 20, llguidance refuses 128.
 DEPTH_MAX = 64
@@ -80,6 +82,14 @@ def check_pattern(pattern: str) -> None:
     _check_caseless(_caseless_classes(pattern))
 
 
+def check_numbers(schema: object) -> None:
+    """Raise `InvalidParameter` if it has a number that would come out as another one."""
+    for number in inexact(schema):
+        raise _refused(
+            f"has the number {number!s:.40}, which the mask library does not hold exactly"
+        )
+
+
 def check_lark(text: str) -> None:
     """Raise `InvalidParameter` unless this Lark grammar is within the bounds."""
     place, rules, caseless = 0, 0, 0
@@ -100,6 +110,7 @@ def check_lark(text: str) -> None:
                 raise _refused("uses %llguidance: options are the server's")
             case "schema":
                 schema, place = _embedded_schema(text, place)
+                check_numbers(schema)
                 caseless += _check_schema_value(schema)
     if rules > RULES_MAX:
         raise _refused(f"must have at most {RULES_MAX} rules, not {rules}")
@@ -119,7 +130,7 @@ def _embedded_schema(text: str, begin: int) -> tuple[object, int]:
 def _check_schema_value(schema: object) -> int:
     """The classes in it whose case is ignored: a grammar may have many schemas."""
     depth, references, multiple, names, caseless = 0, set(), 1, 0, 0
-    for count, (level, name, value) in enumerate(values_of(schema), 1):
+    for count, (level, keyword, name, value) in enumerate(values_of(schema), 1):
         if count > NODES_MAX:
             raise _refused(f"has more than {NODES_MAX} values")
         if level > DEPTH_MAX:
@@ -128,11 +139,11 @@ def _check_schema_value(schema: object) -> int:
         caseless += _caseless_classes(name)
         if isinstance(value, str):
             caseless += _caseless_classes(value)
-        if name in ("$ref", "$dynamicRef") and isinstance(value, str):
+        if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
             references.add(value)
-        elif name == "patternProperties" and isinstance(value, dict):
+        elif keyword == "patternProperties" and isinstance(value, dict):
             names += len(value)
-        elif name != "multipleOf" or isinstance(value, bool):  # which Python takes for a number
+        elif keyword != "multipleOf" or isinstance(value, bool):  # which Python takes for a number
             continue
         elif isinstance(value, int | float):
             multiple = math.lcm(multiple, _digits(value))

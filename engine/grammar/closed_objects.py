@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .schema_patterns import target_of
+from .subschemas import DEFINITIONS, MEMBERS
 
 # Say nothing about which members an object may have.
 _NEUTRAL = {
@@ -27,8 +28,6 @@ _REFERENCES = ("$ref", "$dynamicRef")
 _JOINED_LISTS, _JOINED_MAPS = ("allOf", "anyOf", "oneOf"), ("dependentSchemas",)
 _JOINED = ("not", "if", "then", "else")
 # And those about parts of it.
-_MAPS = ("properties", "patternProperties")
-_DEFINITIONS = ("$defs", "definitions")
 _LISTS = ("prefixItems", "items")
 _SINGLE = (
     "items", "additionalItems", "contains", "unevaluatedItems", "additionalProperties",
@@ -91,7 +90,7 @@ def _beside(node: Schema) -> Iterator[Schema]:
 
 def _parts(node: Schema) -> Iterator[Schema]:
     """Schemas in it about parts of the value."""
-    return _below(node, _LISTS, _MAPS, _SINGLE)
+    return _below(node, _LISTS, MEMBERS, _SINGLE)
 
 
 def _below(
@@ -107,7 +106,7 @@ def _below(
 
 
 def _definitions(node: Schema) -> Iterator[Schema]:
-    for name in _DEFINITIONS:
+    for name in DEFINITIONS:
         yield from _in_map(node, name)
 
 

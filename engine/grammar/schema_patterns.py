@@ -12,17 +12,18 @@ know llguidance, or what the bound is.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from urllib.parse import unquote
 
 import attrs
 
+from .subschemas import DATA, DEFINITIONS, MEMBERS, values_of
+
 _OWN = ("pattern", "format")
 _REFERENCES = ("$ref", "$dynamicRef")
 # Schemas by name, of which a text meets one.
-_NAMED = ("properties", "patternProperties", "dependentSchemas")
+_NAMED = (*MEMBERS, "dependentSchemas")
 # Schemas that are met by reference alone, and what is no schema.
-_ELSEWHERE = ("$defs", "definitions", "const", "enum", "default", "examples")
+_ELSEWHERE = (*DEFINITIONS, *DATA)
 # Schemas looked at, again and again where references depend on one another; about 0.2 s.
 VISITS_MAX = 160_000
 # Of a place in a list; no schema has longer ones.
@@ -34,7 +35,7 @@ def patterns_together(schema: object, most: int) -> int:
 
     `schema` is not nested too deep for recursion.
     """
-    objects = [value for _, _, value in values_of(schema) if isinstance(value, dict)]
+    objects = [value for *_, value in values_of(schema) if isinstance(value, dict)]
     patterns = {text for each in objects for n in _OWN if isinstance(text := each.get(n), str)}
     if len(patterns) <= most:
         return len(patterns)
@@ -100,18 +101,6 @@ class _Counter:
         if by:
             self.used_by[reference].add(by)
         return self.known[reference]
-
-
-def values_of(schema: object) -> Iterator[tuple[int, str, object]]:
-    """All values with their depth and, in objects, their names; the first is the schema itself."""
-    waiting: list[tuple[int, str, object]] = [(1, "", schema)]
-    while waiting:
-        level, name, value = waiting.pop()
-        yield level, name, value
-        if isinstance(value, dict):
-            waiting += [(level + 1, name, item) for name, item in value.items()]
-        elif isinstance(value, list):
-            waiting += [(level + 1, "", item) for item in value]
 
 
 def target_of(root: object, reference: str) -> tuple[bool, object]:

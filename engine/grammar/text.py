@@ -14,8 +14,11 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ..errors import InvalidParameter
 from ..structured_outputs import GrammarKind, StructuredOutputs
-from .bounds import RULES_MAX, check_lark, check_pattern, check_schema
+from .bounds import RULES_MAX, check_lark, check_numbers, check_pattern, check_schema
 from .closed_objects import close_objects
+from .numbers import exact_bounds
+from .subschemas import ANNOTATIONS, rewritten
+from .times import TIMES
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
 # about 10 ms, the second to 200 ms (`matcher` bounds them together; grammars in use have
@@ -30,11 +33,6 @@ LIMITS = LLParserLimits(
 )
 # Without it each mask looks ahead to the end of a text that is forced: 100 ms in one of 60 kB.
 _PRAGMA = '%llguidance {"no_forcing": true}\n'
-# Formats whose fractions of a second have no bound; with 9 digits and an offset they have 35.
-_ENDLESS_FORMATS = ("time", "date-time", "duration")
-FORMAT_CHARACTERS_MAX = 35
-# Of a schema, what is no schema.
-_DATA = ("const", "enum", "default", "examples")
 # By what a grammar is known to be Lark, as llguidance does; but not again from each blank line.
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
 # What the converter from GBNF begins with.
@@ -109,28 +107,33 @@ def refused(report: str) -> InvalidParameter:
     )
 
 
-def _narrowed(schema: Any) -> Any:
-    """The schema, where patterns mean ASCII, unknown formats nothing, and times have no more digits
-    than any clock: a model may never end them.
+def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
+    """One schema, without those in it, where patterns mean ASCII, times are what clocks show,
+    numbers are exact, and what says nothing is not there.
     """
-    if isinstance(schema, list):
-        return [_narrowed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: value if name in _DATA else _narrowed(value) for name, value in schema.items()}
+    found = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
     if isinstance(pattern := found.get("pattern"), str):
         found["pattern"] = with_ascii_classes(pattern)
     if isinstance(properties := found.get("patternProperties"), dict):
         found["patternProperties"] = {
             with_ascii_classes(pattern): value for pattern, value in properties.items()
         }
-    if isinstance(form := found.get("format"), str) and form not in FORMATS:
+    form = found.get("format")
+    if isinstance(form, str) and (form in TIMES or form not in FORMATS):
         del found["format"]
+    if isinstance(form, str) and form in TIMES:
+        _add_pattern(found, TIMES[form])
     if found.get("uniqueItems") is False:  # which is the default
         del found["uniqueItems"]
-    if form in _ENDLESS_FORMATS:
-        found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
+    exact_bounds(found)
     return found
+
+
+def _add_pattern(schema: dict[str, Any], pattern: str) -> None:
+    if "pattern" not in schema:
+        schema["pattern"] = pattern
+    elif isinstance(joined := schema.get("allOf", []), list):
+        schema["allOf"] = [*joined, {"pattern": pattern}]
 
 
 def _converted(gbnf: str) -> str:
@@ -150,7 +153,9 @@ def json_term(schema: dict[str, Any] | bool) -> str:
     options = schema.get("x-guidance", {})
     if not isinstance(options, dict):
         raise refused("x-guidance must be an object")
-    served: dict[str, Any] = _narrowed({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    served: dict[str, Any] = rewritten(schema, _narrowed)
+    served["x-guidance"] = {**_JSON_OPTIONS, **options}
+    check_numbers(served)
     close_objects(served)
     return "%json " + json.dumps(served)
 
