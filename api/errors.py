@@ -58,6 +58,8 @@ class ApiError(Exception):
     def headers(self) -> list[tuple[str, str]]:
         """What its status wants said; `Retry-After` in whole seconds, where coming back helps."""
         said = list(_STATUS_HEADERS.get(self.status, ()))
+        if self.code == RequestFailed.code:  # and would fail again: SDKs send a 500 three times
+            said.append(("x-should-retry", "false"))
         if self.retry_after_s is not None:
             said.append(("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
         return said

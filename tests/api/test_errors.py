@@ -50,6 +50,9 @@ def test_mapping(error: Exception, status: int, code: str, retry: str | None) ->
     mapped = to_api_error(error)
     assert (mapped.status, mapped.code) == (status, code)
     assert dict(mapped.headers()).get("retry-after") == retry
+    assert dict(mapped.headers()).get("x-should-retry") == (
+        "false" if code == "request_failed" else None
+    )
     text = str(mapped.body())
     assert "0x7f" not in text
     assert "secret" not in text
