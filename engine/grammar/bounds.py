@@ -31,6 +31,9 @@ CHAIN_MAX = 1024
 MULTIPLE_MAX = 10_000
 # A chain of 2000 rules was fine in a stack of 8 MiB, 3000 were not.
 RULES_MAX = 512
+# Parts of a terminal once its references are written out: 2^20 took 5 ms, and a grammar of 8 kB
+# whose terminals each have the next one twice took 5 s.
+TERMINAL_PARTS_MAX = 2**20
 # Of a text, in a reason.
 EXCERPT_CHARACTERS = 40
 # That one text has to match; 10 took 0.03 s, 14 took 8 s (`schema_patterns`).
@@ -42,6 +45,8 @@ NAME_PATTERNS_MAX = 64
 CASELESS_CLASSES_MAX = 64
 
 _FIELD = "structured_outputs"
+_DEFINED = re.compile(r"([A-Z_][A-Z0-9_]*)(?:\[[^\]]*\]|\.-?\d+)*\s*$")
+_TERMINAL = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
 _IGNORES_CASE = re.compile(r"\(\?[a-z-]*i", re.IGNORECASE)
 _CLASS = re.compile(r"\[|\\[pP]")
 # The pieces of a Lark grammar as llguidance reads them: a regular expression may span lines, a
@@ -93,6 +98,7 @@ def check_numbers(schema: object) -> None:
 def check_lark(text: str) -> None:
     """Raise `InvalidParameter` unless this Lark grammar is within the bounds."""
     place, rules, caseless = 0, 0, 0
+    defined, terminals = "", dict[str, list[str]]()
     while place < len(text):
         piece = _PIECE.match(text, place)
         if piece is None:
@@ -102,6 +108,11 @@ def check_lark(text: str) -> None:
             case "plain":
                 flags = piece[0].rpartition("/")[2] if piece[0].startswith("/") else ""
                 caseless += _caseless_classes(piece[0], ignores_case="i" in flags)
+                if piece[0][0] not in '"/<#':
+                    name = _DEFINED.search(piece[0]) if text[place : place + 1] == ":" else None
+                    parts = piece[0][: name.start()] if name else piece[0]
+                    terminals.setdefault(defined, []).extend(_TERMINAL.findall(parts))
+                    defined = name[1] if name else defined
             case "rule":
                 rules += 1
             case "operator":
@@ -115,6 +126,22 @@ def check_lark(text: str) -> None:
     if rules > RULES_MAX:
         raise _refused(f"must have at most {RULES_MAX} rules, not {rules}")
     _check_caseless(caseless)
+    _check_terminals(terminals)
+
+
+def _check_terminals(references: dict[str, list[str]]) -> None:
+    """Bound what terminals are made of; `references` has what the definition of each refers to."""
+    parts = dict.fromkeys(references, 1)
+    # Each round reaches one level further; what refers to itself is llguidance's to refuse.
+    for _ in references:
+        grown = {
+            name: 1 + sum(parts.get(each, 1) for each in used) for name, used in references.items()
+        }
+        if grown == parts:
+            return
+        if max(grown.values()) > TERMINAL_PARTS_MAX:
+            raise _refused(f"has terminals made of more than {TERMINAL_PARTS_MAX} parts")
+        parts = grown
 
 
 def _embedded_schema(text: str, begin: int) -> tuple[object, int]:

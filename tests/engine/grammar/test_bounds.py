@@ -20,6 +20,7 @@ from triolet.engine.grammar.bounds import (
     NODES_MAX,
     PATTERNS_TOGETHER_MAX,
     RULES_MAX,
+    TERMINAL_PARTS_MAX,
     check_lark,
     check_pattern,
     check_schema,
@@ -55,6 +56,12 @@ def names(patterns: int) -> dict[str, Any]:
 
 def caseless(classes: int) -> dict[str, Any]:
     return {"pattern": "(?i)" + "[a-f]" * classes}
+
+
+def doubled(levels: int) -> str:
+    """Terminals, each twice the next."""
+    lines = [f"T{level}: T{level + 1} T{level + 1}" for level in range(levels)]
+    return "\n".join(["start: T0", *lines, f'T{levels}: "a"'])
 
 
 # Depth of a chain's schema: the schema, $defs, the link, its items.
@@ -121,6 +128,9 @@ def test_what_is_no_json(text: str) -> None:
         r'start: "\"&"',
         'start: A\nA: /a\n~"&/ "b"',
         'start: <&"~>',
+        doubled(TERMINAL_PARTS_MAX.bit_length() - 3),
+        "start: T0\n" + "\n".join(f'T{i}: "b" | T{i + 1}' for i in range(400)) + '\nT400: "a"',
+        "start: A\nA: A",
         'start: %json{"const": "&"}',
         'start: %regex {"substring_chars": "& ~ %llguidance"}',
         "start: A\nA: /" + "[a-f]" * CASELESS_CLASSES_MAX + "/i",
@@ -144,6 +154,8 @@ def test_lark_within_bounds(text: str) -> None:
         ('start: /a\n"/ %json{"multipleOf": 1000003} // "', "multipleOf"),
         ('start: %json\n"a" & "b"', "operator &"),
         ("start: %llguidance{}", "options"),
+        (doubled(TERMINAL_PARTS_MAX.bit_length()), "terminals made of more than"),
+        (doubled(400), "terminals made of more than"),
         ('start: "a', "cannot be read from"),
         ("start: /a", "cannot be read from"),
         ("start: <a b>", "cannot be read from"),
