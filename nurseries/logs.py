@@ -25,6 +25,7 @@ from contextvars import ContextVar, Token
 import attrs
 import trio
 
+from .plain_text import escaped
 from .tasks.background import waiting_for
 from .tasks.service import open_service
 
@@ -103,7 +104,10 @@ class LineFormat:
     epoch: int = 0
 
     def line(self, record: logging.LogRecord) -> str:
-        """One record, its line end included; a traceback makes it several lines for people."""
+        """One record, its line end included; a traceback makes it several lines for people.
+
+        Control characters of clients and models are escaped, in a traceback all but line breaks.
+        """
         own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         fields = {**_FIELDS.get(_NO_FIELDS), **own}
         if self.settings.format == JSON:
@@ -115,8 +119,8 @@ class LineFormat:
         process = f"{self.process}: " if self.process else ""
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         more = "".join(f" {name}={value}" for name, value in fields.items())
-        text = f"{at} {process}{level}{record.getMessage()}{more}\n"
-        return text + "".join(f"{line}\n" for line in _traceback(record))
+        text = f"{at} {process}{level}{escaped(record.getMessage() + more)}\n"
+        return text + "".join(f"{escaped(line)}\n" for line in _traceback(record))
 
     def _json(self, record: logging.LogRecord, fields: Mapping[str, object]) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))  # RFC 3339

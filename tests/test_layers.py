@@ -23,7 +23,7 @@ BELOW = {
 # The rooms of each floor from the lowest up: a folder, or a module on top of its floor. One imports
 # only those before it, and itself.
 ROOMS = {
-    "nurseries": ["tasks", "logs", "processes"],
+    "nurseries": ["plain_text", "tasks", "logs", "processes"],
     "transports": [
         "array", "endpoint", "codec", "sparse_memory", "links", "control", "rings", "takeover",
     ],

@@ -16,6 +16,7 @@ import trio
 
 from ...engine.errors import EngineError, PromptTooLong
 from ...engine.sampling_params import SamplingParams
+from ...nurseries.plain_text import for_terminal
 from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.events import OnEvent
 from ...runtime.runtime import Runtime, open_runtime
@@ -133,7 +134,8 @@ class TerminalChat:
 
 
 def _show(text: str) -> None:
-    sys.stdout.write(text)
+    """A terminal gets no escapes of a model; a pipe gets the text as it is."""
+    sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 import trio
 
 from ...engine.errors import EngineError, InvalidParameter
+from ...nurseries.plain_text import for_terminal
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
 from ...runtime.errors import ControlCallRefused, NoEngineLeft, NoFrontendLeft, RunNotFound
 from ...runtime.processes.control_server import ControlCallFailed
@@ -112,7 +113,7 @@ async def _cancel_when_terminated(
 def print_whole(text: str) -> None:
     """Print the output of a command; a reader who leaves before its end, ends the command."""
     try:
-        print(text, flush=True)
+        print(for_terminal(text) if sys.stdout.isatty() else text, flush=True)
     except BrokenPipeError:
         # What is still in the buffer has nowhere to go either, when Python flushes it at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)

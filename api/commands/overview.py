@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from ...nurseries.plain_text import for_terminal
 from ...runtime.processes.news import News
 
 ORDERS = ("place", "cpu", "memory")
@@ -72,7 +73,9 @@ class Overview:
     def handle_news(self, news: News) -> None:
         """Merge a snapshot or changes."""
         for place, text in enumerate(news.texts):
-            self._merge(msgspec.json.decode(text), is_whole=news.is_whole and not place)
+            # In JSON control characters are spelled out, and would be obeyed once they are read.
+            change = _plain(msgspec.json.decode(text))
+            self._merge(change, is_whole=news.is_whole and not place)
 
     def _merge(self, change: dict[str, Any], *, is_whole: bool) -> None:
         self._now = change["t"]
@@ -146,3 +149,16 @@ class Overview:
                 f" {used} of {facts['kv_blocks']} KV blocks"
             )
         return ", ".join(f"{name} {value}" for name, value in facts.items() if value != 0)
+
+
+def _plain(value: Any) -> Any:
+    """The same with U+FFFD in place of each control character in its texts."""
+    match value:
+        case str():
+            return for_terminal(value)
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case _:
+            return value

@@ -272,6 +272,15 @@ def test_a_line_for_people() -> None:
     assert " WARNING late\n" in form.line(record("late", level=logging.WARNING))
 
 
+def test_control_characters_are_escaped_for_people() -> None:
+    words = "refused: no\n12:00:00 root: ERROR forged \x1b]0;owned\x07\x7f\x9b\u2028 é"
+    line = LineFormat(LogSettings()).line(record(words, path="/a\r\n"))
+    assert line.split(" ", 1)[1] == (
+        "refused: no\\n12:00:00 root: ERROR forged \\x1b]0;owned\\x07\\x7f\\x9b\\u2028 é"
+        " path=/a\\r\\n\n"
+    )
+
+
 def test_a_line_of_the_root_names_no_process() -> None:
     assert LineFormat(LogSettings()).line(record("up")).split(" ", 1)[1] == "up\n"
 

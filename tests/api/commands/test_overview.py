@@ -88,3 +88,9 @@ def test_why_there_is_no_process_is_said() -> None:
     line = overview_of(SNAPSHOT, {"t": 11_000, "processes": [row]}).line("engine 0")
     assert line is not None
     assert (line.pid, line.state, line.does) == (0, "failed", "it died too often")
+
+
+def test_no_escape_reaches_the_terminal() -> None:
+    mark = {"t": 9_000, "place": "engine 0", "kind": "died", "text": "of \x1b]0;owned\x07"}
+    overview = overview_of({**SNAPSHOT, "marks": [mark]})
+    assert [text for _, text in overview.marks] == ["engine 0: died of \ufffd]0;owned\ufffd"]
