@@ -86,14 +86,16 @@ class JournalStreamTooLarge(InvalidRequest):
 
 @attrs.frozen
 class ChatTemplateMissing(InvalidRequest):
-    """A conversation was sent to a model whose folder has no chat template."""
+    """A conversation was sent to a model whose folder has no chat template.
+
+    Clients see the sentence, so it does not name the folder.
+    """
 
     code: ClassVar[str] = "chat_template_missing"
     sentence: ClassVar[str] = (
-        "{self.path} has no chat template (chat_template.jinja, or chat_template in"
+        "the model's folder has no chat template (chat_template.jinja, or chat_template in"
         " tokenizer_config.json); send the prompt as text or as token ids"
     )
-    path: str
 
 
 @attrs.frozen

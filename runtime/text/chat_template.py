@@ -122,7 +122,8 @@ class ChatTemplate:
         except (TemplateTooCostly, MemoryError, OverflowError) as error:
             raise ChatTemplateTooCostly(_TOO_COSTLY) from error
         except (jinja2.TemplateError, *_TRIPS) as error:
-            logger.info("a chat template refused: %s: %s", type(error).__name__, str(error)[:500])
+            # Its words may hold the prompt, which is never logged.
+            logger.info("a chat template refused: %s", type(error).__name__)
             raise ChatTemplateRefused(_reason(error)) from error
 
 
@@ -185,7 +186,7 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
     settings = folder / "tokenizer_config.json"
     if own.exists():
         try:
-            return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode()}
+            return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode("utf-8-sig")}
         except UnicodeDecodeError as error:
             raise ModelFolderError(own, f"is not UTF-8: {error}") from error
     declared = None
@@ -198,7 +199,7 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
             named = dict(_named(entry) for entry in declared)
             if DEFAULT in named:
                 return named
-    raise ChatTemplateMissing(str(folder))
+    raise ChatTemplateMissing
 
 
 def _named(entry: object) -> tuple[str, str]:

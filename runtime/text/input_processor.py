@@ -230,7 +230,7 @@ class InputProcessor:
         Cancellation waits for a thread, at most two seconds. No checkpoint if it costs little.
         """
         if self.chat_template is None:
-            raise ChatTemplateMissing(self.tokenizer.folder)
+            raise ChatTemplateMissing
         characters = self.estimate_tokens(prompt) * CHARACTERS_PER_TOKEN
         if characters > self.limits.prompt_characters_max + CHARACTERS_PER_TOKEN:
             raise self._too_many_characters(characters)

@@ -105,8 +105,25 @@ def test_the_date_is_passed_in(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_missing_template_is_named(tmp_path: pathlib.Path, declared: object) -> None:
-    with pytest.raises(ChatTemplateMissing, match="has no chat template"):
+    with pytest.raises(ChatTemplateMissing, match="has no chat template") as caught:
         load(tmp_path, declared)
+    assert str(tmp_path) not in str(caught.value), "clients see it"
+
+
+def test_a_byte_order_mark_is_not_in_the_prompt(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xef\xbb\xbfHi")
+    assert ChatTemplate.load(tmp_path, {}).render([]) == "Hi"
+
+
+def test_words_of_a_refusal_are_not_logged(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    template = load(tmp_path, "{{ raise_exception('not ' ~ messages[0].content) }}")
+    with pytest.raises(ChatTemplateRefused):
+        template.render([{"role": "user", "content": "hunter2"}])
+    assert "refused" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_a_broken_template_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
