@@ -30,6 +30,8 @@ ANY = "*"
 # Clients say the same few all the time. Each is at most a head long.
 HOSTS_REMEMBERED = 16
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+# An IPv6 address with nothing but a port behind it, as Python 3.11 does not check.
+_BRACKETED = re.compile(r"\[[^\[\]]*\](:[0-9]*)?")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
@@ -40,6 +42,8 @@ def split_host(value: str) -> tuple[str, int | None] | None:
     None when it is no host at all (user info, a path, a port out of range).
     """
     if not value or any(mark in value for mark in "/\\@?# \t,"):
+        return None
+    if value.startswith("[") and not _BRACKETED.fullmatch(value):
         return None
     try:
         parts = urlsplit(f"//{value}")

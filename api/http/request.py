@@ -32,6 +32,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 WEBSOCKET_VERSION = "13"
 JSON_TYPE = "application/json"
+Headers = tuple[tuple[str, str], ...]
 # RFC 6455, 4.2.1: the key is 16 bytes, base64.
 WEBSOCKET_KEY_BYTES = 16
 
@@ -40,6 +41,16 @@ def is_json_type(content_type: str) -> bool:
     """Whether a `Content-Type` header says JSON; its parameters do not matter."""
     name = content_type.partition(";")[0].strip().lower()
     return name == JSON_TYPE or (name.startswith("application/") and name.endswith("+json"))
+
+
+def _with_host(headers: Headers, host: str, http_version: str) -> Headers:
+    """The headers with the host of an absolute target. HTTP/1.1 needs one of its own all the same,
+    which is checked with the head."""
+    if not host:
+        return headers
+    found = tuple([(name, host if name == "host" else value) for name, value in headers])
+    is_absent = http_version == "1.0" and all(name != "host" for name, _ in headers)
+    return (*found, ("host", host)) if is_absent else found
 
 
 @attrs.define
@@ -62,10 +73,11 @@ class HttpRequest:
         cls,
         method: str,
         target: str,
-        headers: tuple[tuple[str, str], ...],
+        headers: Headers,
         http_version: str = "1.1",
     ) -> "HttpRequest":
-        """From the parts of a head. An absolute target (`http://host/path`) counts as its path."""
+        """From the parts of a head. An absolute target (`http://host/path`) counts as its path,
+        and its host goes before the `Host` header (RFC 9112, 3.2.2)."""
         if _PLAIN_PATH.fullmatch(target):
             return cls(method, target, "", headers, http_version)
         path, _, query = target.partition("?")
@@ -73,6 +85,7 @@ class HttpRequest:
             try:
                 parts = urlsplit(target)
                 path, query = parts.path, parts.query
+                headers = _with_host(headers, parts.netloc, http_version)
             except ValueError:
                 path, query = target, ""
         return cls(method, unquote(path, errors="replace"), query, headers, http_version)
@@ -147,6 +160,9 @@ class HttpRequest:
 
 # A line of any method; RFC 9110 wants 501 for one that is not known, and 400 for noise.
 _REQUEST_LINE = re.compile(rb"[!#-'*+.^-z|~0-9A-Z-]+ [!-~]+ HTTP/1\.[01]\r\n")
+# A request line of HTTP/1.2 or a later minor version: what is before its digit, and the digit.
+_LATER_MINOR = re.compile(rb"([^\r\n]* HTTP/1\.)([2-9])\r\n")
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 EMPTY_LINE = b"\r\n\r\n"
 VERSIONS = frozenset({"1.0", "1.1"})
 # What llhttp says of a request that is sound and asks for what is not served: status and message.
@@ -263,15 +279,21 @@ def take_head(buffer: bytearray, bytes_max: int) -> Head | None:
 
     Raises `ApiError` 400, 431, 501 or 505; nothing more can be read from the connection then.
     """
+    if buffer.startswith(b"\r\n"):  # old clients send one behind a body (RFC 9112, 2.2)
+        del buffer[: len(buffer) - len(_EMPTY_LINES.sub(b"", buffer, 1))]
     end = buffer.find(EMPTY_LINE, 0, bytes_max)
     if end < 0:
         if len(buffer) >= bytes_max:
             raise head_too_large()
-        if buffer and not buffer[:1].isalpha():
+        if buffer and buffer != b"\r" and not buffer[:1].isalpha():
             raise invalid_http()  # such as the start of TLS, whose sender waits for us
         return None
     data = buffer[: end + len(EMPTY_LINE)]
     del buffer[: len(data)]
+    return _parsed(data, bytes_max)
+
+
+def _parsed(data: bytearray, bytes_max: int) -> Head:
     found = _Callbacks()
     parser = HttpRequestParser(found)
     try:
@@ -283,6 +305,9 @@ def take_head(buffer: bytearray, bytes_max: int) -> Head | None:
             raise invalid_http() from None
         raise invalid_http("This method is not known here", 501) from None
     except HttpParserError as error:
+        if later := _LATER_MINOR.match(data):  # to be answered as 1.1 (RFC 9110, 2.5)
+            data[later.end(1) : later.end(2)] = b"1"
+            return _parsed(data, bytes_max)
         status, message = _UNSERVED.get(str(error), (400, "The request is not valid HTTP/1.1"))
         raise invalid_http(message, status) from None
     return _checked(data, parser, found, bytes_max)

@@ -68,6 +68,8 @@ from .responses import (
 )
 
 SOCKET_PATH = "/v1/responses"
+# Methods that the answer to any OPTIONS names.
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 # What a page of another origin may send, if it does not say, and read, beside the usual.
 ALLOWED_HEADERS = (
     "authorization, api-key, content-type, idempotency-key, last-event-id, x-api-key, x-request-id"
@@ -166,7 +168,8 @@ async def dispatch(
     if request.method == "OPTIONS":
         connection.access.is_quiet = True
         authorize(request, application, is_open=True)  # browsers ask before they send a key
-        allowed = ", ".join(match.allowed or ("OPTIONS",))
+        # The same of all routes: without a key no one learns which there are.
+        allowed = ", ".join(METHODS)
         headers = [("allow", allowed)]
         if is_cross_origin:
             # All that the page asks for: SDKs send headers of their own, and ours are harmless.

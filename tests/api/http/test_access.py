@@ -41,6 +41,8 @@ def test_own_names_pass(host: str) -> None:
         ("user@localhost", 400),
         ("localhost/x", 400),
         ("localhost:99999", 400),
+        ("[::1]evil", 400),
+        ("[::1]evil:80", 400),
         ("a, localhost", 400),
         ("", 400),
         (".", 400),

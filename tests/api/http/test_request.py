@@ -20,6 +20,7 @@ def request(target: str = "/", method: str = "GET", **headers: str) -> HttpReque
         ("/a/b?x=1", "/a/b", "x=1"),
         ("/a%20b", "/a b", ""),
         ("http://h:1/a?x", "/a", "x"),
+        ("http://h:1", "", ""),
         ("//v1/models?x=/%41", "//v1/models", "x=/%41"),
         ("/%61//b", "/a//b", ""),
         ("*", "*", ""),
@@ -62,6 +63,30 @@ def parse(data: bytes) -> tuple[Head, bytearray]:
     return head, buffer
 
 
+@pytest.mark.parametrize("version", [b"HTTP/1.2", b"HTTP/1.9"])
+def test_a_later_minor_version_is_read_as_1_1(version: bytes) -> None:
+    head, rest = parse(USUAL.replace(b"HTTP/1.1", version) + NEXT)
+    assert (head.request.http_version, head.keeps_alive) == ("1.1", True)
+    assert rest == NEXT
+
+
+def test_empty_lines_before_a_head_are_skipped() -> None:
+    assert parse(b"\r\n" * 3 + USUAL)[0].request == parse(USUAL)[0].request
+    buffer = bytearray(b"\r\n\r")
+    assert take_head(buffer, BYTES_MAX) is None
+    buffer += b"\n" + USUAL
+    assert take_head(buffer, BYTES_MAX) is not None
+
+
+def test_the_host_of_an_absolute_target_goes_before_the_header() -> None:
+    head, _ = parse(USUAL.replace(b"POST /v1", b"POST http://evil.example/v1"))
+    assert (head.request.host, head.request.path) == ("evil.example", "/v1/completions")
+    early, _ = parse(b"GET http://evil.example/ HTTP/1.0\r\n\r\n")
+    assert early.request.host == "evil.example"
+    with pytest.raises(ApiError, match="no Host"):
+        parse(b"GET http://evil.example/ HTTP/1.1\r\n\r\n")
+
+
 def test_a_usual_head() -> None:
     head, rest = parse(USUAL + b'{"prompt": 1')
     assert rest == b'{"prompt": 1'
@@ -84,13 +109,11 @@ def test_a_head_is_waited_for() -> None:
     ("old", "new", "status"),
     [
         (b"HTTP/1.1", b"HTTP/2.0", 505),
-        (b"HTTP/1.1", b"HTTP/1.2", 505),
         (b" HTTP/1.1", b"", 505),
         (b"HTTP/1.1", b"HTTP/1.1 ", 400),
         (b"POST", b"BREW", 501),
         (b"POST", b"post", 501),
         (b"POST", b"P(ST", 400),
-        (b"POST", b"\r\nPOST", 400),
         (b"POST ", b"POST  ", 400),
         (b" HTTP", b"  HTTP", 400),
         (b" HTTP", b"\xc3\xa4 HTTP", 400),
@@ -261,4 +284,7 @@ def test_what_is_accepted_means_the_same_to_h11(data: bytes) -> None:
     except ApiError:
         return
     if head is not None:
-        assert head.request == by_h11(data[: len(data) - len(buffer)])
+        sent = data[: len(data) - len(buffer)]
+        while sent.startswith(b"\r\n"):  # which h11 refuses
+            sent = sent[2:]
+        assert head.request == by_h11(sent)

@@ -70,6 +70,10 @@ def test_hostile_json_is_refused(data: bytes | str) -> None:
         decode_object(data)
 
 
+def test_a_byte_order_mark_is_ignored() -> None:
+    assert decode_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+
+
 def test_a_body_of_too_many_strings_or_numbers_is_refused() -> None:
     quoted = '"' * QUOTES_MAX
     assert decode_object(msgspec.json.encode({"a": quoted})) == {"a": quoted}
