@@ -39,19 +39,15 @@ class Whole:
 
 @attrs.frozen
 class Number:
-    """Numbers in a range, without `least` itself when `is_above`."""
+    """Numbers in a range."""
 
     least: float
     most: float
-    is_above: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """See `Bound`. Compares exactly, however long an integer is; a NaN is in no range."""
         if type(value) not in (int, float) or not self.least <= value <= self.most:
             raise InvalidParameter(name, f"must be a number from {self.least:g} to {self.most:g}")
-        if self.is_above and value == self.least:
-            reason = f"must be a number above {self.least:g} and at most {self.most:g}"
-            raise InvalidParameter(name, reason)
 
 
 @attrs.frozen

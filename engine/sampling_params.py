@@ -115,8 +115,8 @@ class DistributionParams:
     )
     top_p: float | None = parameter(
         None,
-        Number(0, 1, is_above=True),
-        "Draw from the most probable tokens up to it.",
+        Number(0, 1),
+        "Draw from the most probable tokens up to it; 0 is the best one.",
         neutral=1.0,
     )
     top_k: int | None = parameter(

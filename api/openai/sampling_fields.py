@@ -119,8 +119,8 @@ def _kind_of(bound: bounds.Bound) -> Kind[Any]:
     match bound:
         case bounds.Whole(least, most, None):
             return IntegerKind(minimum=least, maximum=most)
-        case bounds.Number(least, most, is_above):
-            return NumberKind(minimum=least, maximum=most, is_above=is_above)
+        case bounds.Number(least, most):
+            return NumberKind(minimum=least, maximum=most)
         case bounds.Flag():
             return FLAG
         case bounds.Texts(items_max, characters_max):

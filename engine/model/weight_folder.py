@@ -15,7 +15,7 @@ import attrs
 from ..errors import ModelFolderError
 from ..model_config.config import GEMMA3_MULTIMODAL
 from ..model_config.experts import EXPERTS_MAX
-from ..model_config.folder import CONFIG_FILE, read_object
+from ..model_config.folder import CONFIG_FILE, check_link, read_object
 from .safetensors_reader import FLOATS, ITEM_BYTES, SafetensorsFile, TensorEntry, open_safetensors
 
 SINGLE_FILE = "model.safetensors"
@@ -88,7 +88,10 @@ def same_name(name: str) -> str:
 def open_weight_folder(folder: pathlib.Path, rename: Rename = same_name) -> Iterator[WeightFolder]:
     """Open all shards of `folder` and check their headers. Raises `ModelFolderError`."""
     with ExitStack() as stack:
-        files = {path: stack.enter_context(open_safetensors(path)) for path in weight_files(folder)}
+        paths = weight_files(folder)
+        for path in paths:
+            check_link(path)
+        files = {path: stack.enter_context(open_safetensors(path)) for path in paths}
         index = _read_index(folder)
         if index is None:
             file = files[folder / SINGLE_FILE]

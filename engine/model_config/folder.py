@@ -124,8 +124,13 @@ def read_fields(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> Config
 
 def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, object]:
     """The JSON object in a file. Raises `ModelFolderError`, naming the file and the fault."""
+    return object_of(path, read_bytes(path, bytes_max))
+
+
+def object_of(path: pathlib.Path, content: bytes) -> dict[str, object]:
+    """The JSON object that a file holds. Raises `ModelFolderError`, naming the file."""
     try:
-        value = json.loads(read_bytes(path, bytes_max))
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ModelFolderError(path, f"is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -133,11 +138,25 @@ def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[s
     return value
 
 
+def check_link(path: pathlib.Path) -> None:
+    """Raises `ModelFolderError` for a link that ends outside of the model: it may show any file.
+
+    It may end in its folder, or in `blobs` of the hub's cache, whose snapshots consist of links.
+    """
+    if not path.is_symlink():
+        return
+    folder, target = (pathlib.Path(os.path.realpath(place)) for place in (path.parent, path))
+    is_cached = folder.parent.name == "snapshots"
+    within = (folder, folder.parents[1] / "blobs") if is_cached else (folder,)
+    if not any(target.is_relative_to(place) for place in within):
+        raise ModelFolderError(path, "is a link out of the folder; put the file itself there")
+
+
 def read_bytes(path: pathlib.Path, bytes_max: int) -> bytes:
     """A file's contents. Raises `ModelFolderError` if it is none, unreadable or too large;
     `OSError` of `SHORTAGES`."""
     try:
-        # Links are followed: the hub's own cache folders consist of them.
+        check_link(path)
         if path.exists() and not path.is_file():
             raise ModelFolderError(path, "is not a file")
         with path.open("rb") as file:

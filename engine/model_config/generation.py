@@ -28,6 +28,8 @@ UNSERVED: MappingProxyType[str, float] = MappingProxyType(
         "num_beams": 1,
     }
 )
+# Parameters whose 0 in such a file says "off", which no client's 0 does.
+_OFF_AT_0 = ("top_p", "repetition_penalty")
 
 
 @attrs.frozen
@@ -49,8 +51,13 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
         for name, neutral in UNSERVED.items()
         if fields.values.get(name) not in (None, neutral)
     ]
+    advised = {name: _advice(fields, name) for name in LEFT_TO_THE_MODEL}
+    for name in _OFF_AT_0:
+        if advised[name] == 0:
+            unserved.append(f"{name} 0")
+            advised[name] = None
     try:
-        defaults = SamplingParams(**{name: _advice(fields, name) for name in LEFT_TO_THE_MODEL})
+        defaults = SamplingParams(**advised)
     except InvalidParameter as error:
         raise fields.fault(error.parameter, error.reason) from error
     return GenerationConfig(defaults, tuple(unserved))
@@ -58,10 +65,13 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
 
 def _advice(fields: ConfigFields, name: str) -> Any:
     """What the file says of one parameter; -1 and 0 are both "off" where integers are taken."""
-    if fields.values.get(name) is None:
+    value = fields.values.get(name)
+    if value is None:
         return None
     bound = PARAMETERS[name].bound
     if isinstance(bound, Whole):
+        if isinstance(value, float) and value.is_integer():
+            fields = ConfigFields(fields.path, {name: int(value)})
         return max(0, fields.integer(name, bound.most, least=-1))
     assert isinstance(bound, Number)
     return fields.number(name, least=0.0, largest=bound.most)

@@ -14,6 +14,7 @@ that for the whole vocabulary once, in a fraction of a second; then decoding a t
 about 0.2 µs.
 """
 
+import codecs
 import os
 import pathlib
 import re
@@ -26,7 +27,7 @@ import tokenizers
 
 from ...engine.errors import ModelFolderError
 from ...engine.model_config.config import VOCAB_SIZE_MAX
-from ...engine.model_config.folder import read_object
+from ...engine.model_config.folder import object_of, read_bytes, read_object
 from ..errors import TextRefused
 from .text_slices import TextSlicer
 
@@ -120,9 +121,11 @@ class Tokenizer:
         path = pathlib.Path(folder) / "tokenizer.json"
         if not path.exists():
             raise ModelFolderError(path, "is missing; save the tokenizer in its fast form")
-        specification = read_object(path, TOKENIZER_BYTES_MAX)
+        # Windows writes a mark in front, which the library does not read.
+        content = read_bytes(path, TOKENIZER_BYTES_MAX).removeprefix(codecs.BOM_UTF8)
+        specification = object_of(path, content)
         with _faults_named(path):
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            backend = tokenizers.Tokenizer.from_buffer(content)
         # A table has a place for each id up to the largest.
         vocabulary_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if not 0 < vocabulary_size <= VOCAB_SIZE_MAX:
@@ -287,15 +290,17 @@ def _token_characters_max(
 
 
 def _special_tokens(folder: pathlib.Path) -> dict[str, str]:
-    path = folder / "tokenizer_config.json"
-    settings = read_object(path, TOKENIZER_BYTES_MAX) if path.exists() else {}
-    found = {}
-    for name in _SPECIAL_TOKEN_NAMES:
-        value = settings.get(name)
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str):
-            found[name] = value
+    """By name; older folders have them in a file of their own, which counts for what is missing."""
+    found: dict[str, str] = {}
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / file
+        settings = read_object(path, TOKENIZER_BYTES_MAX) if path.exists() else {}
+        for name in _SPECIAL_TOKEN_NAMES:
+            value = settings.get(name)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if isinstance(value, str):
+                found.setdefault(name, value)
     return found
 
 

@@ -35,9 +35,8 @@ def wrong_values(bound: Bound) -> Iterator[Any]:
     match bound:
         case Whole(least, most):
             yield from (*NO_NUMBERS, least - 1, most + 1, 1.0)
-        case Number(least, most, is_above):
+        case Number(least, most):
             yield from (*NO_NUMBERS, least - 0.1, most + 0.1, np.float64(least + 0.1))
-            yield from (least,) * is_above
         case Flag():
             yield from (1, None, "yes")
         case TokenIds(items_max, items_min):
@@ -58,8 +57,8 @@ def utmost_values(bound: Bound) -> Iterator[Any]:
     match bound:
         case Whole(least, most, also):
             yield from (least, most, also if also is not None else least)
-        case Number(least, most, is_above):
-            yield from (math.ulp(0.0) if is_above else least, most)
+        case Number(least, most):
+            yield from (least, most)
         case TokenIds(items_max):
             yield from ([0], [2**31 - 1] * items_max)
         case Texts(items_max, characters_max):

@@ -28,7 +28,7 @@ KINDS: dict[str, Kind[Any]] = {
     "text": TextKind(characters_max=3, choices=("a", "bb")),
     "flag": FlagKind(),
     "integer": IntegerKind(minimum=-2, maximum=9),
-    "number": NumberKind(minimum=0, maximum=1, is_above=True),
+    "number": NumberKind(minimum=0, maximum=1),
     "texts": TextsKind(items_max=2, characters_max=3),
     "ids": TokenIdsKind(items_min=1, items_max=3, maximum=9),
     "inner": Nested(INNER),

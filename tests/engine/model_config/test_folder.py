@@ -103,6 +103,32 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: pathlib.Path) -> None:
         read_bytes(tmp_path / "link", 9)
 
 
+def test_a_link_out_of_the_folder_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "secret").write_text("TOP SECRET")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "chat_template.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelFolderError, match=r"chat_template\.jinja: is a link out of the fold"):
+        read_bytes(folder / "chat_template.jinja", 100)
+
+
+def test_a_snapshot_of_the_cache_may_link_to_its_blobs(tmp_path: pathlib.Path) -> None:
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "main"
+    blobs = tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "e1").write_bytes(b"{}")
+    (snapshot / "config.json").symlink_to("../../blobs/e1")
+    assert read_bytes(snapshot / "config.json", 10) == b"{}"
+    # A folder that is itself reached by a link is the one that it ends in.
+    (tmp_path / "link").symlink_to(snapshot)
+    assert read_bytes(tmp_path / "link" / "config.json", 10) == b"{}"
+    (tmp_path / "models--a--b" / "refs").write_bytes(b"no blob")
+    (snapshot / "other.json").symlink_to("../../refs")
+    with pytest.raises(ModelFolderError, match="link out of"):
+        read_bytes(snapshot / "other.json", 10)
+
+
 def load(folder: pathlib.Path, **values: Any) -> GenerationConfig:
     (folder / "generation_config.json").write_text(json.dumps(values))
     return load_generation_config(folder)
@@ -130,13 +156,18 @@ def test_what_is_not_served_is_told(tmp_path: pathlib.Path) -> None:
     assert found.unserved == ("no_repeat_ngram_size 3",)
 
 
+def test_a_0_that_means_off_is_told(tmp_path: pathlib.Path) -> None:
+    found = load(tmp_path, top_p=0, repetition_penalty=0.0, top_k=50.0)
+    assert found.unserved == ("top_p 0", "repetition_penalty 0")
+    assert found.defaults == SamplingParams(top_k=50)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("temperature", -1),
         ("temperature", "warm"),
         ("temperature", 1e9),
-        ("top_p", 0),
         ("top_p", 1.5),
         ("top_k", 2.5),
         ("top_k", -2),

@@ -23,6 +23,7 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"top_k": 50},
     {"top_p": 0.95},
+    {"top_p": 0.0},
     {"top_p": 0.9999, "temperature": 3.0},
     {"min_p": 0.05},
     {"top_k": 2000, "top_p": 0.99},

@@ -41,6 +41,22 @@ def test_special_tokens_around_a_plain_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(with_special, skip_special_tokens=False) == "<|begin|>the cat"
 
 
+def test_special_tokens_may_stand_in_a_file_of_their_own(tmp_path: pathlib.Path) -> None:
+    folder = write_folder(tmp_path, byte_level_tokenizer())
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    own = {"bos_token": {"content": "<|begin|>"}, "eos_token": "<|begin|>"}
+    (folder / "special_tokens_map.json").write_text(json.dumps(own))
+    tokens = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    assert Tokenizer.load(folder).special_tokens == tokens
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: pathlib.Path) -> None:
+    path = write_folder(tmp_path, byte_level_tokenizer()) / "tokenizer.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    tokenizer = Tokenizer.load(path.parent)
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
 def test_saved_truncation_is_not_obeyed(tmp_path: pathlib.Path) -> None:
     backend = byte_level_tokenizer()
     backend.enable_truncation(2)

@@ -47,6 +47,7 @@ FILTERS: list[dict[str, Any]] = [
     {"top_k": 50},
     {"top_k": 2500},
     {"top_k": 10**6},
+    {"top_p": 0.0},
     {"top_p": 1e-6},
     {"top_p": 0.5},
     {"top_p": 0.95},
