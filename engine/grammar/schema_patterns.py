@@ -11,6 +11,7 @@ recursion that may join something to itself exceeds any bound. Sans-IO: pure fun
 know llguidance, or what the bound is.
 """
 
+import re
 from collections import deque
 from urllib.parse import unquote
 
@@ -26,6 +27,11 @@ _NAMED = (*MEMBERS, "dependentSchemas")
 _ELSEWHERE = (*DEFINITIONS, *DATA)
 # Schemas looked at, again and again where references depend on one another; about 0.2 s.
 VISITS_MAX = 160_000
+# Of a regular expression: classes and escapes, groups, and counts of at most nine digits.
+_PIECE = re.compile(
+    r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|[^{*+?]|[{*+?](?!\d))|\{(\d{1,9}(?:,\d{0,9})?)\}",
+    re.DOTALL,
+)
 # Of a place in a list; no schema has longer ones.
 _PLACE_DIGITS_MAX = 6
 
@@ -101,6 +107,23 @@ class _Counter:
         if by:
             self.used_by[reference].add(by)
         return self.known[reference]
+
+
+def repetitions(pattern: str) -> int:
+    """How often counts of a regular expression repeat one thing, groups in groups multiplied."""
+    groups, last = [1], 1
+    for piece, count in _PIECE.findall(pattern):
+        if piece == "(":
+            groups.append(1)
+            last = 1
+        elif piece == ")" and len(groups) > 1:
+            last = groups.pop()
+        elif count:
+            last *= max(int(each or 1) for each in count.split(","))
+        else:
+            last = 1
+        groups[-1] = max(groups[-1], last)
+    return max(groups)
 
 
 def target_of(root: object, reference: str) -> tuple[bool, object]:

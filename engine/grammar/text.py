@@ -7,9 +7,10 @@ of the refusal.
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, assert_never
 
-from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ..errors import InvalidParameter
@@ -17,7 +18,8 @@ from ..structured_outputs import GrammarKind, StructuredOutputs
 from .bounds import RULES_MAX, check_lark, check_numbers, check_pattern, check_schema
 from .closed_objects import close_objects
 from .numbers import exact_bounds
-from .subschemas import ANNOTATIONS, rewritten
+from .schema_patterns import repetitions
+from .subschemas import ANNOTATIONS, rewritten, values_of
 from .times import TIMES
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
@@ -35,6 +37,14 @@ LIMITS = LLParserLimits(
 _PRAGMA = '%llguidance {"no_forcing": true}\n'
 # By what a grammar is known to be Lark, as llguidance does; but not again from each blank line.
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
+# Repetitions of repetitions that are tried at admission: compilation does not show what they cost
+# (2500 were fine, 3600 ran out). A trial takes 0.7 s at most.
+REPETITIONS_MAX = 2000
+SUSPECTS_MAX = 4
+TRIED_BYTES = 1500
+# Printable, letters first; the quotation mark would end the text.
+_TRIED = sorted(set(range(32, 127)) - {ord('"')}, key=lambda byte: (not chr(byte).isalpha(), byte))
+_BYTES = LLTokenizer("byte")
 # What the converter from GBNF begins with.
 _CONVERTED = "%llguidance {}\n"
 # Between the tokens of JSON: no white space but one space behind a colon or a comma. A small model
@@ -88,11 +98,48 @@ def check_grammar(wanted: StructuredOutputs) -> None:
 
     Blocks for milliseconds, of large schemas for some hundred; mostly without Python's lock.
     """
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(
-        grammar_text(wanted), limits=LIMITS
+    matcher = LLMatcher(_BYTES, grammar_text(wanted), log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise refused(matcher.get_error())
+    suspects = {each for each in _patterns_of(wanted) if repetitions(each) > REPETITIONS_MAX}
+    if len(suspects) > SUSPECTS_MAX:
+        raise refused(f"more than {SUSPECTS_MAX} patterns repeat repetitions")
+    for pattern in suspects:
+        _try_pattern(pattern)
+
+
+def _patterns_of(wanted: StructuredOutputs) -> Iterator[str]:
+    match wanted.kind:
+        case GrammarKind.REGEX:
+            yield f"^(?:{wanted.text})$"
+        case GrammarKind.JSON_SCHEMA:
+            for _, keyword, _, value in values_of(check_schema(wanted.text)):
+                if keyword == "pattern" and isinstance(value, str):
+                    yield value
+
+
+def _try_pattern(pattern: str) -> None:
+    """Refuse a pattern whose lexer runs out in the middle, if one repeated character shows it."""
+    matcher = LLMatcher(
+        _BYTES,
+        LLMatcher.grammar_from_lark(
+            f"{_PRAGMA}start: {json_term({'type': 'string', 'pattern': pattern})}"
+        ),
+        log_level=0,
+        limits=LIMITS,
     )
-    if is_error:
-        raise refused(messages[0])
+    taken = quotation = ord('"')
+    for _ in range(TRIED_BYTES):
+        mask = b"" if matcher.is_stopped() else matcher.compute_bitmask()
+        if matcher.is_error():
+            raise refused(f"{matcher.get_error()} in pattern {pattern}")
+        allowed = {byte for byte in _TRIED if mask and mask[byte // 8] >> (byte % 8) & 1}
+        if taken not in allowed:
+            taken = next(filter(allowed.__contains__, _TRIED), quotation)
+        if not mask or (not matcher.consume_token(taken) and not matcher.is_error()):
+            return
 
 
 def refused(report: str) -> InvalidParameter:
@@ -102,6 +149,8 @@ def refused(report: str) -> InvalidParameter:
     if (keywords := _KEYWORDS.search(report)) is not None:
         named = ", ".join(f"`{keyword}`" for keyword in json.loads(keywords[1]))
         reason = f"schemas with {named} are not supported"
+    if "NoExtensionBias" in report:  # the lexer is told to read nothing
+        reason = "nothing can match it"
     return InvalidParameter(
         "structured_outputs", f"cannot be served: {reason[:REASON_CHARACTERS_MAX]}"
     )

@@ -25,7 +25,7 @@ from triolet.engine.grammar.bounds import (
     check_pattern,
     check_schema,
 )
-from triolet.engine.grammar.schema_patterns import patterns_together
+from triolet.engine.grammar.schema_patterns import patterns_together, repetitions
 from triolet.engine.grammar.text import (
     REASON_CHARACTERS_MAX,
     check_grammar,
@@ -374,11 +374,18 @@ SERVED_FORMS = [
     StructuredOutputs.grammar('start: "a" | B\nB: /[0-9]+/'),
     StructuredOutputs.grammar('root ::= "a" | [0-9]+'),
     StructuredOutputs.grammar('\n\n  start : "a"'),
+    StructuredOutputs.json({"pattern": "^([a-z]{1,20} ){1,200}$"}),
+    StructuredOutputs.json({"properties": {"pattern": {"pattern": "^(a{1,30}){1,30}$"}}}),
 ]
 REFUSED_FORMS = [
     (StructuredOutputs.json({"not": {}}), "served: schemas with `not` are"),
     (StructuredOutputs.json({"items": {}, "uniqueItems": True}), "with `uniqueItems` are not"),
     (StructuredOutputs.json({"type": "strin"}), "Invalid type"),
+    (StructuredOutputs.json({"$ref": "#"}), "nothing can match it"),
+    (StructuredOutputs.json({"pattern": "^(a{1,1000}){1,1000}$"}), "too many expressions"),
+    (StructuredOutputs.json({"pattern": "^(a{1,3}){1,2000}$"}), "too many expressions"),
+    (StructuredOutputs.regex("(a{1,100}){1,100}"), "too many expressions"),
+    (StructuredOutputs.json({"enum": [], "properties": {"pattern": {}}}), "nsatisfiable|enum"),
     (StructuredOutputs.json({"$ref": "http://example.com/a"}), "not present"),
     (StructuredOutputs.json(False), "nsatisfiable|enum"),
     (StructuredOutputs.json("{"), "not valid JSON"),
@@ -408,3 +415,18 @@ def test_refused_with_the_reason(wanted: StructuredOutputs, reason: str) -> None
         check_grammar(wanted)
     assert caught.value.parameter == "structured_outputs"
     assert len(caught.value.reason) <= REASON_CHARACTERS_MAX + 30
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        ("^(a{1,1000}){1,100}$", 100_000),
+        ("a{3}b{4}(c{5}|d{6}){2}", 12),
+        (r"\({9}[({9}]{2}", 9),
+        ("(a{2,}b)*{3}", 3),
+        ("a{,3}{x}", 1),
+        ("))((", 1),
+    ],
+)
+def test_repetitions_of_repetitions(pattern: str, count: int) -> None:
+    assert repetitions(pattern) == count
