@@ -119,7 +119,9 @@ class Blame:
             # What was asked for again by a client whose frontend died may run twice at a time.
             lives = self._lives(account)
             is_refused = content in self._fleet.quarantine.refused
-            if account.made > lives + is_refused:
+            # One that has outlived a death that it did not make may make one more.
+            allowed = lives + is_refused + (account.faults > account.made)
+            if account.made > allowed:
                 what = f"has ended {account.made} engines, and is {'' if is_refused else 'not '}"
                 self.scene.fail(f"{self._names({content})} {what}refused")
 

@@ -6,8 +6,9 @@ principal, however often it is sent.
 
 A death that was a step's fault makes suspects of all in the steps in flight. A suspect runs alone
 until it is past the position at which it died. If it dies alone, that is a strike, and what it was
-suspected of is confirmed, and one more: two strikes end it. A suspect that passes alone is
-acquitted: it died of its company, or of the engine.
+suspected of is confirmed, and one more: two strikes end it. Nothing is confirmed of one that has
+gone on from a death elsewhere, since its deaths have more than one cause. A suspect that passes
+alone is acquitted: it died of its company, or of the engine.
 
 Deaths in company refuse nobody by their number: three that meet the same streams at three places
 say more about a machine, a kernel or an operator than about any prompt. Only a *group* is ended:
@@ -82,7 +83,10 @@ class Quarantine:
             before = self.suspects.get(content, Suspect(0))
             strikes = before.strikes
             if is_alone:
-                strikes += 2 if position <= before.position else 1
+                is_confirmed = position <= before.position and not self._has_outlived(
+                    content, position
+                )
+                strikes += 2 if is_confirmed else 1
             if strikes >= STRIKES_MAX:
                 ended.append(content)
             else:
@@ -98,6 +102,11 @@ class Quarantine:
             for content in list(table)[: max(0, len(table) - CONTENTS_MAX)]:
                 del table[content]
         return ended
+
+    def _has_outlived(self, content: bytes, position: int) -> bool:
+        """Whether it went on from a death in company before this place: two places, two causes."""
+        last = position - SAME_PLACE_TOKENS
+        return any(death.positions.get(content, position) < last for death in self._deaths)
 
     def _group(self, positions: dict[bytes, int]) -> set[bytes]:
         """Those who died at this place, together with others who did, often enough."""

@@ -31,6 +31,16 @@ def test_one_that_was_never_suspected_may_die_alone_once() -> None:
     assert quarantine.handle_death({POISON: 9}, 1.0) == [POISON]
 
 
+def test_one_that_goes_on_from_a_death_elsewhere_may_be_met_alone_once() -> None:
+    quarantine = Quarantine()
+    for position in (10, 100):
+        assert quarantine.handle_death(dict.fromkeys((b"x", b"y"), position), 0.0) == []
+        if position == 10:
+            assert quarantine.handle_passed({b"x": 10, b"y": 10}, 1.0)
+    assert quarantine.handle_death({b"x": 100}, 2.0) == [], "the third, when it runs alone"
+    assert quarantine.handle_death({b"x": 100}, 3.0) == [b"x"], "twice alone is twice alone"
+
+
 def test_past_what_it_was_suspected_of_a_death_alone_is_one_strike() -> None:
     quarantine = Quarantine()
     quarantine.handle_death({POISON: 7, b"x": 1}, 0.0)
