@@ -28,6 +28,7 @@ BENCHMARKS = {
     "frontend": 8,
     "sockets": 8,
     "large_bodies": 8,
+    "overload": 5,
     "http_requests": 5,
     "many_streams": 5,
     "rebuilding": 8,

@@ -41,6 +41,7 @@ class AdmissionLimits:
     # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
     # the engines: five of the largest.
     embeds_bytes_max: int = setting(256 * 2**20, at_least=1)
+    # The least; the expected wait may ask for more.
     retry_after_s: float = setting(RETRY_AFTER_S)
 
 
@@ -203,6 +204,15 @@ class RuntimeSettings:
     )
     engine: EngineSettings
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
+    # People look away after ten seconds, and clients that mind give up: what begins later is
+    # computed for nobody. 0: any wait, for programs that embed a runtime and want all answers.
+    wait_target_s: float = setting(
+        0.0,
+        option="wait-target",
+        help="Seconds a first token may be expected to take before requests are refused; 0: any.",
+        served=10.0,
+        rare=True,
+    )
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     replay: ReplaySettings = attrs.field(factory=ReplaySettings)

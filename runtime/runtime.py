@@ -128,9 +128,9 @@ class Runtime(Frontend):
         if self._is_closed:
             raise RuntimeClosed
 
-    def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
+    def _open_ticket(self, prompt: Prompt, choices: int, principal: str) -> Ticket:
         self._check_open()
-        return super()._open_ticket(prompt, choices)
+        return super()._open_ticket(prompt, choices, principal)
 
     async def engine_statistics(self) -> list[EngineStatistics]:
         """Each ready engine's own counts, asked for now. Raises `UtilityFailed`."""
@@ -332,7 +332,9 @@ def make_frontend(
         LeastLoaded(frontends=max(1, settings.frontends), rank=rank, chance=chance),
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name
-    return kind(settings, client, inputs, Admission(settings.admission, chance), name)
+    target_s = settings.wait_target_s
+    admission = Admission(settings.admission, chance, trio.current_time, target_s)
+    return kind(settings, client, inputs, admission, name)
 
 
 @asynccontextmanager

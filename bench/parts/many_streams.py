@@ -30,6 +30,7 @@ OPTIONS = {
     "max-num-seqs": STREAMS,
     "max-num-batched-tokens": 4 * STREAMS,
     "admission.active-requests-max": 2 * STREAMS,
+    "wait-target": 0,
 }
 
 

@@ -50,6 +50,7 @@ def options(streams: int) -> list[str]:
         "max-num-batched-tokens": min(32 * streams, BATCH_TOKENS_MAX),
         "admission.active-requests-max": 2 * streams,
         "admission.queued-tokens-max": 1000 * streams,
+        "wait-target": 0,
         "limits.connections-per-address-max": streams,
         "log-format": "json",
     }

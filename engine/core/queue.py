@@ -7,11 +7,15 @@ The waiting queue has two sides: *ready* requests could run if there were room; 
 not even then (no credit, or they wait for a grammar or a sibling) and delay none. The policy is a
 function from a request to a key. Those that have run before, here (preempted) or elsewhere
 (replayed), come ahead of new ones, within their priority.
+
+*Principals* take turns: of new requests of one priority the first of that principal is next which
+was served least, in tokens. One that comes anew begins with as much as the one served last, so that
+nobody gathers credit by not coming. With one principal it is the policy's order alone.
 """
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -22,6 +26,8 @@ from .request import Frontend, Request
 # must not change while the request is in the same list.
 OrderKey = Callable[[Request], tuple[int, int, int]]
 PromptKey = tuple[Frontend, str]
+# Principals without anything ready that are looked through, to forget them, at a time.
+FORGOTTEN_MIN = 64
 
 
 def fcfs_order(request: Request) -> tuple[int, int, int]:
@@ -65,6 +71,12 @@ class WaitingQueue:
     # Ordered; a shift of some thousand pointers is cheaper than a heap's bookkeeping for aborts.
     _ready: list[Request] = attrs.field(factory=list, init=False)
     _parked: set[Request] = attrs.field(factory=set, init=False)
+    # {principal: its ready requests}.
+    _principals: Counter[str] = attrs.field(factory=Counter, init=False)
+    # {principal: tokens it was served}, and how many the last one had when it was admitted; of
+    # those with nothing ready only such as have more than that.
+    _served: dict[str, int] = attrs.field(factory=dict, init=False)
+    _served_last: int = attrs.field(default=0, init=False)
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._parked)
@@ -80,7 +92,7 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Take a request in, to the side where it belongs now."""
         if request.is_schedulable:
-            insert_ordered(self._ready, request, self.turn)
+            self._make_ready(request)
         else:
             self._parked.add(request)
 
@@ -91,11 +103,11 @@ class WaitingQueue:
         """
         if request.is_schedulable and request in self._parked:
             self._parked.remove(request)
-            insert_ordered(self._ready, request, self.turn)
+            self._make_ready(request)
 
     def park(self, request: Request) -> None:
         """A ready request has to wait for something; `update` when it need not any more."""
-        remove_ordered(self._ready, request, self.turn)
+        self._take_ready(request)
         self._parked.add(request)
 
     def remove(self, request: Request) -> None:
@@ -103,15 +115,62 @@ class WaitingQueue:
         if request in self._parked:
             self._parked.remove(request)
         else:
-            remove_ordered(self._ready, request, self.turn)
+            self._take_ready(request)
 
     def first(self) -> Request | None:
         """The ready request whose turn it is."""
-        return self._ready[0] if self._ready else None
+        if not self._ready:
+            return None
+        if len(self._principals) == 1 or self._ready[0].has_run:
+            return self._ready[0]
+        return min(self._heads(), key=lambda head: self._served[head.principal])
+
+    def charge(self, request: Request, tokens: int) -> None:
+        """Its principal was served so many tokens."""
+        name = request.principal
+        self._served[name] = self._served.get(name, self._served_last) + tokens
 
     def position(self, request: Request) -> int:
-        """How many ready requests have their turn before this one, which waits."""
+        """How many ready requests have their turn before this one, which waits.
+
+        As if principals did not take turns.
+        """
         return bisect.bisect_left(self._ready, self.turn(request), key=self.turn)
+
+    def _heads(self) -> Iterator[Request]:
+        """The first new request of each principal, of the first priority, in order."""
+        seen: set[str] = set()
+        priority = self.order(self._ready[0])[0]
+        for request in self._ready:
+            if len(seen) == len(self._principals) or self.order(request)[0] != priority:
+                return
+            if request.principal not in seen:
+                seen.add(request.principal)
+                yield request
+
+    def _make_ready(self, request: Request) -> None:
+        insert_ordered(self._ready, request, self.turn)
+        name = request.principal
+        self._principals[name] += 1
+        if self._principals[name] == 1:
+            self._served[name] = max(self._served.get(name, 0), self._served_last)
+
+    def _take_ready(self, request: Request) -> None:
+        remove_ordered(self._ready, request, self.turn)
+        name = request.principal
+        self._principals[name] -= 1
+        if not self._principals[name]:
+            del self._principals[name]
+
+    def handle_admitted(self, request: Request) -> None:
+        """The first one is taken out; its principal is charged what it has yet to compute."""
+        self.remove(request)
+        self._served_last = max(self._served_last, self._served[request.principal])
+        self.charge(request, request.total_tokens)
+        served, last = self._served, self._served_last
+        if len(served) > 2 * len(self._principals) + FORGOTTEN_MIN:
+            kept = {name: n for name, n in served.items() if n > last or name in self._principals}
+            self._served = kept
 
     def requests(self) -> list[Request]:
         """All that wait: the ready ones in order, then the parked ones in order."""
@@ -121,6 +180,8 @@ class WaitingQueue:
         """Fails an assertion if an order or a side is wrong."""
         keys = [self.turn(request) for request in self._ready]
         assert keys == sorted(set(keys))
+        assert self._principals == Counter(request.principal for request in self._ready)
+        assert self._principals.keys() <= self._served.keys()
         for request in self._ready:
             assert request.is_schedulable, request.request_id
             assert request not in self._parked

@@ -79,6 +79,8 @@ class Request:
     sampling: SamplingParams
     choice: int
     priority: int
+    # Whose it is: principals take turns.
+    principal: str
 
     # Prompt and output; the engine core's truth, the worker's copy can be made again from it.
     token_ids: list[int]
@@ -351,6 +353,7 @@ def make_request(
         sampling=sampling,
         choice=add.choice,
         priority=add.priority,
+        principal=add.principal,
         token_ids=add.prompt_token_ids + add.output_token_ids,
         prompt_tokens=prompt_tokens,
         replayed_tokens=len(add.output_token_ids),

@@ -10,7 +10,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
   no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
-- *Order* is the queue's: priority, then admission. "Younger" means later in this order.
+- *Order* is the queue's: priority, then admission ("younger": later). Principals begin in turn.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
@@ -109,6 +109,7 @@ class Scheduler:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
         self.suspects.remove(request)
         self._release_siblings(request)
+        self.waiting.charge(request, request.output_count - request.replayed_tokens)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
         else:
@@ -283,8 +284,7 @@ class Scheduler:
                 self._shared_prompts.begin(request)
             step.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            count = time.cut(min(uncomputed, step.budget))
-            step.compute(request, count)
+            step.compute(request, time.cut(min(uncomputed, step.budget)))
             if request.is_solo:
                 return
 
@@ -295,7 +295,7 @@ class Scheduler:
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
-        self.waiting.remove(request)
+        self.waiting.handle_admitted(request)
         self.kv_cache.admit(request, hit)
         request.scheduled_tokens = request.computed_tokens
         request.row = self._rows.take()

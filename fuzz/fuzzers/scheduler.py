@@ -112,6 +112,7 @@ class _World:
                 eos_token_ids=list(event.eos),
                 credit=event.credit,
                 priority=event.priority,
+                principal=event.frontend,
                 choice=choice,
                 parent=parent,
                 merge_s=event.merge_s,
@@ -249,12 +250,14 @@ class _World:
         return True
 
     def check_order(self, step: Step) -> None:
-        """Requests were admitted in the queue's order."""
+        """Requests of each principal were admitted in the queue's order."""
         scheduler = self.core._scheduler
-        rows, first = {new.row for new in step.new}, scheduler.waiting.first()
-        admitted = [scheduler.waiting.turn(one) for one in scheduler.running if one.row in rows]
-        if admitted and first is not None:
-            assert max(admitted) < scheduler.waiting.turn(first), "overtaken"
+        rows, turn = {new.row for new in step.new}, scheduler.waiting.turn
+        waiting = [one for one in scheduler.waiting.requests() if one.is_schedulable]
+        for one in scheduler.running:
+            if one.row in rows:
+                rivals = [other for other in waiting if other.principal == one.principal]
+                assert all(turn(one) < turn(other) for other in rivals), "overtaken"
 
     def fail_rows(self, result: StepResult) -> StepResult:
         """The same without the tokens of those that are to fail."""

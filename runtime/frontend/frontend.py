@@ -109,7 +109,7 @@ class Frontend:
             inexact_ok=inexact_ok,
         )
         deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
-        with self._open_ticket(prompt, params.n) as ticket:
+        with self._open_ticket(prompt, params.n, principal) as ticket:
             prepared = await self._prepare(prompt, params, principal)
             _charge(ticket, prepared, params.n)
             requests = split_choices(
@@ -169,9 +169,11 @@ class Frontend:
         collector = OutputCollector(request.request_id, processor, credit.window is None)
         return RequestFlow(self.client, processor, collector, ticket, credit)
 
-    def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
+    def _open_ticket(self, prompt: Prompt, choices: int, principal: str) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)
-        return self.admission.open_ticket(tokens, choices=choices, on_load=self.report_load)
+        return self.admission.open_ticket(
+            tokens, choices=choices, principal=principal, on_load=self.report_load
+        )
 
     def report_load(self) -> None:
         """Call `on_load`, which is set only after the tickets of adopted requests were opened."""

@@ -177,7 +177,7 @@ class RequestFlow:
         if collector.finished:
             return
         if output.token_ids:
-            self.ticket.release_tokens()
+            self.ticket.handle_first_token()
             self._is_plain = not self.processor.searches
         if output.finish_reason is FinishReason.ERROR:
             if output.token_ids:  # they came before it

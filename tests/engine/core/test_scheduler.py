@@ -36,7 +36,14 @@ class Bench:
     scheduler: Scheduler
     arrivals: int = 0
 
-    def add(self, prompt: int, *, credit: int | None = None, merge_s: float = 0.0) -> Request:
+    def add(
+        self,
+        prompt: int,
+        *,
+        credit: int | None = None,
+        merge_s: float = 0.0,
+        principal: str = "",
+    ) -> Request:
         self.arrivals += 1
         request = new_request(
             f"r{self.arrivals}",
@@ -45,6 +52,7 @@ class Bench:
             credit=credit,
             max_model_len=MODEL_LEN,
             merge_s=merge_s,
+            principal=principal,
         )
         self.scheduler.add(request)
         return request
@@ -103,6 +111,20 @@ def test_long_prompt_leaves_a_token_to_all_behind() -> None:
     step = b.step()
     assert step.rows == [recomputed.row, decoding.row]
     assert step.token_counts == [5, 1]
+
+
+def test_principals_take_turns_at_being_admitted() -> None:
+    b = bench(max_num_seqs=1, kv_blocks=40)
+    flood = [b.add(3, principal="flood") for _ in range(6)]
+    other = [b.add(3, principal="other") for _ in range(2)]
+    order = []
+    while b.scheduler.has_work():
+        b.step()
+        for request in b.scheduler.running:
+            if request not in order:
+                order.append(request)
+    assert order[:4] == [flood[0], other[0], flood[1], other[1]]
+    assert order[4:] == flood[2:]
 
 
 def test_steps_are_larger_while_none_is_interactive() -> None:

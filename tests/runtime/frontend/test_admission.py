@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 from triolet.engine.sampling_params import SEED_MAX, SamplingParams
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.admission import Admission, Ticket
+from triolet.runtime.frontend.admission import (
+    FREE_ROWS_S,
+    PRINCIPALS_MAX,
+    REMEMBERED_S,
+    Admission,
+    Ticket,
+)
 
 
 def make(requests: int = 2, tokens: int = 100) -> Admission:
     limits = AdmissionLimits(active_requests_max=requests, queued_tokens_max=tokens)
-    return Admission(limits, random.Random(1))
+    return Admission(limits, random.Random(1), lambda: 0.0)
 
 
 def test_requests_are_limited() -> None:
@@ -36,8 +42,8 @@ def test_queued_tokens_are_limited_until_the_first_token() -> None:
         with pytest.raises(Overloaded, match="queued_tokens_max"), admission.open_ticket(30):
             pass
         assert (admission.queued_tokens, admission.active_requests) == (80, 1)
-        first.release_tokens()
-        first.release_tokens()
+        first.handle_first_token()
+        first.handle_first_token()
         with admission.open_ticket(30):
             assert admission.queued_tokens == 30
     assert admission.queued_tokens == 0
@@ -69,7 +75,7 @@ def test_a_prompt_above_the_limit_is_taken_alone() -> None:
 
 def test_bytes_of_embeddings_are_limited_until_the_end() -> None:
     limits = AdmissionLimits(embeds_bytes_max=100)
-    admission = Admission(limits, random.Random(1))
+    admission = Admission(limits, random.Random(1), lambda: 0.0)
     with admission.open_ticket(1) as first, admission.open_ticket(1) as second:
         first.charge_embeds(1000)  # alone, it is taken
         first.release_tokens()
@@ -89,6 +95,120 @@ def test_seeds_come_from_the_random_that_was_passed() -> None:
     assert 0 <= first.seed <= SEED_MAX
     given_seed = SamplingParams(seed=0)
     assert make().with_seed(given_seed) is given_seed
+
+
+def enter(stack: ExitStack, admission: Admission, principal: str, count: int) -> int:
+    """Ask so often; how many were admitted."""
+    admitted = 0
+    for _ in range(count):
+        try:
+            stack.enter_context(admission.open_ticket(1, principal=principal))
+            admitted += 1
+        except Overloaded:
+            pass
+    return admitted
+
+
+def test_a_lone_principal_has_everything() -> None:
+    admission = make(requests=100, tokens=1000)
+    with ExitStack() as stack:
+        assert enter(stack, admission, "flood", 200) == 100
+
+
+def test_one_that_floods_leaves_room_for_others() -> None:
+    admission = make(requests=100, tokens=1000)
+    with ExitStack() as stack:
+        enter(stack, admission, "other", 1)
+        assert enter(stack, admission, "flood", 200) == 80
+        assert enter(stack, admission, "third", 5) == 5
+        assert enter(stack, admission, "flood", 200) == 0
+        with (
+            pytest.raises(Overloaded, match="active_requests_max"),
+            admission.open_ticket(principal="flood"),
+        ):
+            pass
+    assert admission.active_requests == 0
+
+
+def test_those_that_flood_get_equal_shares() -> None:
+    admission, inside = make(requests=100, tokens=1000), list[tuple[str, ExitStack]]()
+    chance = random.Random(1)
+    for _ in range(4000):
+        principal = chance.choice(("a", "a", "a", "a", "b", "c"))
+        stack = ExitStack()
+        if enter(stack, admission, principal, 1):
+            inside.append((principal, stack))
+        if len(inside) > 80:
+            inside.pop(chance.randrange(len(inside)))[1].close()
+    held = [sum(each == name for name, _ in inside) for each in "abc"]
+    assert max(held) <= 4 * (100 - sum(held) + 1)
+    assert min(held) >= 10
+    admission.check_invariants()
+    for _, stack in inside:
+        stack.close()
+
+
+def test_queued_tokens_are_shared_as_requests_are() -> None:
+    admission = make(requests=100, tokens=100)
+    with (
+        admission.open_ticket(1, principal="other"),
+        admission.open_ticket(70, principal="flood"),
+    ):
+        with (
+            pytest.raises(Overloaded, match="queued_tokens_max"),
+            admission.open_ticket(10, principal="flood"),
+        ):
+            pass
+        with admission.open_ticket(25, principal="third"):
+            assert admission.queued_tokens == 96
+
+
+def test_those_that_have_gone_are_forgotten() -> None:
+    now = [0.0]
+    admission = Admission(AdmissionLimits(active_requests_max=10), random.Random(1), lambda: now[0])
+    with admission.open_ticket(principal="other"):
+        pass
+    with ExitStack() as stack:
+        assert enter(stack, admission, "flood", 10) == 8
+        now[0] = REMEMBERED_S + 1
+        assert enter(stack, admission, "flood", 10) == 2
+    for number in range(3 * PRINCIPALS_MAX):
+        with admission.open_ticket(principal=f"p{number}"):
+            pass
+    assert len(admission._held) <= PRINCIPALS_MAX
+
+
+def overloaded(target_s: float) -> tuple[Admission, list[float], ExitStack]:
+    """Eight have begun in a second, 40 in five; 80 are ahead."""
+    now, stack = [0.0], ExitStack()
+    admission = Admission(AdmissionLimits(), random.Random(1), lambda: now[0], target_s)
+    tickets = [stack.enter_context(admission.open_ticket(1, principal="flood")) for _ in range(120)]
+    now[0] = FREE_ROWS_S
+    for ticket in tickets[:40]:
+        now[0] += 1 / 10
+        ticket.handle_first_token()
+    return admission, now, stack
+
+
+def test_a_wait_above_the_target_is_refused_with_the_time_until_it_is_not() -> None:
+    admission, _, stack = overloaded(target_s=6.0)
+    with stack:
+        with (
+            pytest.raises(Overloaded, match="wait_target_s") as caught,
+            admission.open_ticket(principal="flood"),
+        ):
+            pass
+        assert 4.0 <= caught.value.retry_after_s <= 6.0
+        with admission.open_ticket(principal="other"):
+            pass
+        admission.check_invariants()
+
+
+@pytest.mark.parametrize("target_s", [0.0, 11.0])
+def test_a_wait_below_the_target_or_without_one_is_taken(target_s: float) -> None:
+    admission, _, stack = overloaded(target_s)
+    with stack, admission.open_ticket(principal="flood"):
+        pass
 
 
 @given(st.data())
@@ -118,7 +238,7 @@ def test_counts_are_the_sum_of_what_is_in(data: st.DataObject) -> None:
                 except Overloaded:
                     pass
             else:
-                ticket.release_tokens()
+                ticket.handle_first_token()
                 charged[0] = 0
         admission.check_invariants()
         assert admission.active_requests == len(inside)
