@@ -2,7 +2,8 @@
 
 Invariant: each compiles or is refused by name, in bounded time; then every token that a mask allows
 is accepted, and an output that ends is complete. What costs too much is among what is drawn: deep
-nesting, chains of references, long enumerations, repetitions of repetitions, ambiguous rules.
+nesting, chains of references, long enumerations, repetitions of repetitions, ambiguous rules, and
+numbers at all boundaries in all keywords.
 """
 
 import json
@@ -61,6 +62,12 @@ SCHEMAS: Sequence[Any] = (
 KEYWORDS = ("multipleOf", "minItems", "maxLength", "pattern", "$ref", "enum", "format", "required",
             "additionalProperties", "anyOf", "not", "maximum")  # fmt: skip
 ODD: Sequence[Any] = (True, None, 0, -1, 0.5, 1e308, "a", [], [None], {})
+# Around them numbers of f64, i64 and u64 round, wrap or overflow.
+EDGES = (0, 2**31, 2**53, 2**63, 2**64, *(10**digits for digits in range(15, 23)))
+FLOATS = (0.1, 1e-7, 5e-324, 1e22, 1e300, 3.4028235e38, 1.7976931348623157e308, 2.0**63, 1.0)
+NUMERIC = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+           "multipleOf", "minLength", "maxLength", "minItems", "maxItems", "minProperties",
+           "maxProperties", "default", "examples")  # fmt: skip
 PATTERNS = ("[a-f]{3,8}", "(a|b)*c", "\\d{2}-\\w+", "(x+x+)+y", "(.*a.{20}){2}", "a{3}b?", "\\bx")
 LARKS = (
     'start: "a" b+\nb: /[0-9]/ | "(" start ")"',
@@ -80,6 +87,11 @@ def _draw_one(chance: Random) -> Ask:
     seed = chance.randrange(2**32)
     if chance.random() < 0.2:
         return Ask(*_costly(chance), seed)
+    if chance.random() < 0.3:
+        schema = json.dumps(_numeric(chance))
+        if chance.random() < 0.7:
+            return Ask(GrammarKind.JSON_SCHEMA, schema, seed)
+        return Ask(GrammarKind.GRAMMAR, f"start: %json {schema}", seed)
     if chance.random() < 0.2:
         odd = {chance.choice(KEYWORDS): chance.choice(ODD) for _ in range(4)}
         return Ask(GrammarKind.JSON_SCHEMA, json.dumps(odd), seed)
@@ -101,6 +113,20 @@ def _draw_one(chance: Random) -> Ask:
             return Ask(kind, text, seed)
 
 
+def _numeric(chance: Random) -> Any:
+    """Numbers at all boundaries in one or two keywords, alone or inside a schema."""
+    schema: Any = {"type": kind} if (kind := chance.choice(("integer", "number", ""))) else {}
+    for name in chance.sample(NUMERIC, chance.randrange(1, 3)):
+        number: float = chance.choice(EDGES) + chance.randrange(-1030, 1030)
+        if chance.random() < 0.2:
+            number = chance.choice(FLOATS)
+        number *= chance.choice((1, -1))
+        schema[name] = [number, [number]] if name in ("enum", "examples") else number
+    if chance.random() < 0.3:
+        schema = {"type": "object", "properties": {chance.choice(NUMERIC): schema}}
+    return {"anyOf": [schema, {"items": schema}]} if chance.random() < 0.2 else schema
+
+
 def _costly(chance: Random) -> tuple[GrammarKind, str]:
     size = 10 ** chance.randrange(1, 4)
     chain = {f"a{i}": {"items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(size)}
@@ -120,6 +146,8 @@ def _costly(chance: Random) -> tuple[GrammarKind, str]:
         {"const": "ab" * size},
         {"allOf": [{"pattern": f"{text}{i}"} for i, text in enumerate(patterns)]},
         {"patternProperties": {f"^a{i}$": {} for i in range(size)}},
+        {"pattern": f"^(a{{1,{size}}}){{1,{size}}}$"},
+        {"$ref": "#"},
     ]
     if chance.random() < 0.6:
         return GrammarKind.JSON_SCHEMA, json.dumps(chance.choice(schemas))
@@ -137,6 +165,7 @@ def _costly(chance: Random) -> tuple[GrammarKind, str]:
         f'start: r0\n{doubled}\nr{min(size, 40)}: "b"?',
         f'start: r0\n{rules}\nr{size}: "c"',
         "start: " + "(" * size + '"a"' + ")" * size,
+        "start: T0\n" + "\n".join(f"T{i}: T{i + 1} T{i + 1}" for i in range(size)),
         "start: A\nA: /.*a.{30}/ & ~/.*b.{31}/",
     ]
     return GrammarKind.GRAMMAR, chance.choice(texts)
