@@ -20,7 +20,7 @@ from ..openai.completion_requests import ChatRequest, read_shared, with_tools
 from ..openai.field_rules import MESSAGES_RULES
 from ..openai.message_fields import FORMS, TOOLS_MAX
 from ..openai.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
-from ..openai.sampling_fields import SAMPLING_FIELDS, sampling_field
+from ..openai.sampling_fields import SAMPLING_FIELDS, UNSERVED_FIELDS, sampling_field
 from ..openai.template_arguments import EFFORT, template_arguments
 from ..openai.tool_use import ToolChoiceValue, ToolSet, ToolUse, tool_use_of
 from ..schema.fields import (
@@ -213,6 +213,7 @@ MESSAGES_BODY = Body(
         "top_k": sampling_field("top_k"),
         "stop_sequences": sampling_field("stop"),
         "runtime": Field(Nested(_RUNTIME), RUNTIME_FIELD.about),
+        **UNSERVED_FIELDS,
     },
     rules=MESSAGES_RULES,
 )

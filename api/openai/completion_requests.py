@@ -32,6 +32,7 @@ from .responses_fields import (
 from .sampling_fields import (
     ALTERNATIVES,
     SAMPLING_FIELDS,
+    UNSERVED_FIELDS,
     TokenIdsKind,
     sampling_arguments,
     sampling_field,
@@ -72,15 +73,14 @@ SHARED_FIELDS: dict[str, Field] = {
     "return_token_ids": Field(FLAG, "Choices carry token ids, and the prompt's."),
     "runtime": RUNTIME_FIELD,
     "n": sampling_field("n"),
-    "best_of": Field(
-        IntegerKind(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
-    ),
+    "best_of": Field(IntegerKind(minimum=1, maximum=CHOICES_MAX), "At most `n`: none is dropped."),
     "use_beam_search": Field(Unserved(IS_EMPTY, "beam search is not served")),
     "prompt_logprobs": sampling_field("prompt_logprobs"),
     "return_tokens_as_token_ids": Field(FLAG, "Logprobs name tokens `token_id:…`."),
     "prompt_embeds": Field(Unserved(IS_EMPTY, "embeddings are taken by the Python API alone")),
     "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
     "early_stopping": Field(Unserved(IS_EMPTY, "beam search is not served")),
+    **UNSERVED_FIELDS,
     "detokenize": Field(Unserved(one_of(True), "answers are text")),
     "spaces_between_special_tokens": Field(
         Unserved(one_of(True), "special tokens are spelled as the tokenizer does")

@@ -43,7 +43,13 @@ from .message_fields import (
 )
 from .message_schema import MESSAGE_SCHEMA, NAME_SCHEMA
 from .response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
-from .sampling_fields import SAMPLING_FIELDS, TokenIdsKind, sampling_arguments, sampling_field
+from .sampling_fields import (
+    SAMPLING_FIELDS,
+    UNSERVED_FIELDS,
+    TokenIdsKind,
+    sampling_arguments,
+    sampling_field,
+)
 from .template_arguments import ENABLE_THINKING, REASONING, TEMPLATE_ARGUMENTS, with_reasoning
 
 # OpenAI has eight things to include; of those that we know, this one has an effect.
@@ -348,6 +354,7 @@ RESPONSES = Body(
             Unserved(IS_EMPTY, "nothing is compacted; send the conversation as wanted")
         ),
         "moderation": Field(Unserved(NEVER, "nothing is moderated here")),
+        **UNSERVED_FIELDS,
     },
     alternatives=RESPONSES_ALTERNATIVES,
     rules=RESPONSES_RULES,

@@ -40,7 +40,7 @@ from ..schema.fields import (
     read_object,
     wrong_type,
 )
-from ..schema.tables import Field
+from ..schema.tables import IS_EMPTY, Field, Unserved
 from .message_fields import STRUCTURED_OUTPUTS
 
 _BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
@@ -165,6 +165,13 @@ def sampling_field(name: str) -> Field:
 _ELSEWHERE = {"n", "max_tokens", "temperature", "top_p", "logprobs", "prompt_logprobs"}
 SAMPLING_FIELDS: dict[str, Field] = {
     name: sampling_field(name) for name in PARAMETERS if name not in _ELSEWHERE
+}
+
+# Fields of vLLM's that ask for what is not here, in all protocols.
+UNSERVED_FIELDS: dict[str, Field] = {
+    "kv_transfer_params": Field(Unserved(IS_EMPTY, "no KV blocks come from another server")),
+    "lora_request": Field(Unserved(IS_EMPTY, "LoRA adapters are not served")),
+    "mm_processor_kwargs": Field(Unserved(IS_EMPTY, "only text is served")),
 }
 
 

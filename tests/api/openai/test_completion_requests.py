@@ -179,6 +179,8 @@ MISSING, TYPE = "missing_required_parameter", "invalid_type"
     [
         (read_chat, {"best_of": 2}, UNSUPPORTED, "best_of"),
         (read_chat, {"use_beam_search": True}, UNSUPPORTED, "use_beam_search"),
+        (read_chat, {"lora_request": {"lora_int_id": 1}}, UNSUPPORTED, "lora_request"),
+        (read_chat, {"kv_transfer_params": {"a": 1}}, UNSUPPORTED, "kv_transfer_params"),
         (read_chat, {"top_logprobs": 2}, INVALID, "top_logprobs"),
         (read_chat, {"prompt_logprobs": 1, "stream": True}, INVALID, "prompt_logprobs"),
         (read_chat, {"chat_template": "x"}, UNSUPPORTED, "chat_template"),
