@@ -13,11 +13,31 @@ import sys
 def main() -> None:
     """Run the command that the program's arguments say."""
     open_standard_files()
+    hide_keys()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .command_line import run_words
 
     run_words(None)
+
+
+KEY_OPTIONS = ("--api-key", "--admin-key")
+
+
+def hide_keys() -> None:
+    """Put a title over a command line that has keys, which every user of the machine can read.
+
+    Before the commands are imported, as that takes seconds; the words were read already.
+    """
+    if any(word.startswith(KEY_OPTIONS) for word in sys.argv):
+        from .nurseries.processes.title import set_title
+
+        set_title("starting")
+        print(
+            "triolet: warning: other users may have read the key on the command line;"
+            " set TRIOLET_API_KEY or TRIOLET_ADMIN_KEY instead",
+            file=sys.stderr,
+        )
 
 
 def open_standard_files() -> None:

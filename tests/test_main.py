@@ -243,3 +243,20 @@ def test_rolling_names_no_place(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = run(["restart", "--rolling", "--frontend", "0"], capsys)
     assert code == 2
     assert said.startswith("triolet: --rolling is for all places")
+
+
+def test_a_key_leaves_the_command_line_before_the_commands_are_imported() -> None:
+    program = """
+import sys
+from triolet.__main__ import hide_keys
+hide_keys()
+assert "triolet.command_line" not in sys.modules
+print(sys.argv[1:], open("/proc/self/cmdline").read())
+"""
+    words = ["serve", "--api-key", "secret-of-the-server"]
+    found = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.startswith(f"{words} triolet: starting")
+    assert found.stdout.count("secret") == 1
+    assert "TRIOLET_API_KEY" in found.stderr

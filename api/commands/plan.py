@@ -25,7 +25,7 @@ from ...runtime.events import OnEvent
 from ...runtime.hub.fetch import FetchedModel, fetch_model
 from ...runtime.hub.model_name import hub_model
 from ...runtime.processes.root import ServePlan
-from ..http.access import OriginPolicy
+from ..http.access import ANY, OriginPolicy
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import (
     MERGE_MS_MAX,
@@ -40,6 +40,8 @@ from ..settings import (
 # What the kernel shows of NVIDIA's, of AMD's, and of Windows' GPUs.
 _DEVICES = pathlib.Path("/dev")
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")
+# Of a key for an address that others reach: 64 bits even where it is only of hexadecimal digits.
+KEY_CHARACTERS_MIN = 16
 # Of all that was written, in whatever place, the one typed tree. Values are not converted: their
 # types are checked by the classes, which name the setting.
 _CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
@@ -71,8 +73,8 @@ def make_plan(
     runtime = {**runtime, "engine": engine, "model_name": name}
     settings = _CONVERTER.structure({**options, "runtime": runtime}, ServerSettings)
     listen, serve = settings.listen, settings.serve
-    _check_address(listen, is_open=not serve.api_keys)
     _check_edge(serve)
+    _check_address(listen, serve)
     if serve.demo:
         serve = _with_token(listen, serve)
         settings = attrs.evolve(settings, serve=serve)
@@ -152,10 +154,16 @@ def short_cache(engine: EngineSettings) -> str:
     )
 
 
-def _check_address(listen: ListenSettings, *, is_open: bool) -> None:
-    if not is_loopback(listen.host) and is_open:
+def _check_address(listen: ListenSettings, serve: ServeSettings) -> None:
+    if is_loopback(listen.host):
+        return
+    if not serve.api_keys:
         reason = "can be reached from elsewhere: set an API key (--api-key) to allow it"
         raise InvalidParameter("host", f"{listen.host} {reason}")
+    for name, keys in (("api_key", serve.api_keys), ("admin_key", serve.admin_keys)):
+        if any(len(key) < KEY_CHARACTERS_MIN for key in keys):
+            reason = f"is short enough to guess, and {listen.host} can be reached from elsewhere"
+            raise InvalidParameter(name, f"{reason}: {KEY_CHARACTERS_MIN} characters at least")
 
 
 def _with_token(listen: ListenSettings, serve: ServeSettings) -> ServeSettings:
@@ -182,6 +190,9 @@ def _check_edge(serve: ServeSettings) -> None:
         raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
     if not all(key.strip() for key in (*serve.api_keys, *serve.admin_keys)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
+    if ANY in serve.allowed_hosts and ANY in serve.allowed_origins and not serve.api_keys:
+        reason = "* with --allowed-host * lets every web page read and generate: set an API key"
+        raise InvalidParameter("allowed_origin", f"{reason} (--api-key)")
     hosts, origins = (serve.allowed_hosts, ()), ((), serve.allowed_origins)
     for name, policy in (("allowed_host", hosts), ("allowed_origin", origins)):
         try:

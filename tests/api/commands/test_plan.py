@@ -19,6 +19,7 @@ from triolet.runtime.processes.root import ServePlan
 from ...runtime.hub.local_hub import open_hub
 
 DEADLINE_S = 60.0
+KEY = "0123456789abcdef"
 
 
 def plan_of(
@@ -87,7 +88,7 @@ def test_a_demo_is_for_this_machine_alone() -> None:
     with pytest.raises(
         InvalidParameter, match=r"demo is for this machine alone, and 0\.0\.0\.0 can"
     ):
-        plan_of(listen={"host": "0.0.0.0"}, serve={"demo": True, "api_keys": ("k",)})
+        plan_of(listen={"host": "0.0.0.0"}, serve={"demo": True, "api_keys": (KEY,)})
 
 
 def test_rare_options_reach_the_settings() -> None:
@@ -119,8 +120,24 @@ def test_how_long_text_waits_is_bounded_and_may_be_nothing(wrong: int) -> None:
 def test_an_open_address_needs_a_key() -> None:
     with pytest.raises(InvalidParameter, match="--api-key"):
         plan_of(listen={"host": "0.0.0.0"})
-    plan = plan_of(listen={"host": "0.0.0.0"}, serve={"api_keys": ("k",)})
-    assert settings_of_text(plan.frontend_settings).serve.api_keys == ("k",)
+    plan = plan_of(listen={"host": "0.0.0.0"}, serve={"api_keys": (KEY,)})
+    assert settings_of_text(plan.frontend_settings).serve.api_keys == (KEY,)
+
+
+@pytest.mark.parametrize(("name", "keys"), [("api_key", (KEY, "k")), ("admin_key", (KEY,))])
+def test_an_open_address_needs_keys_that_are_not_guessed(name: str, keys: tuple[str, ...]) -> None:
+    serve = {"api_keys": keys, "admin_keys": (KEY[1:],)}
+    with pytest.raises(InvalidParameter, match="short enough to guess") as caught:
+        plan_of(listen={"host": "0.0.0.0"}, serve=serve)
+    assert caught.value.parameter == name
+    plan_of(serve=serve)
+
+
+def test_all_web_pages_are_let_in_with_a_key_alone() -> None:
+    serve = {"allowed_hosts": ("*",), "allowed_origins": ("*",)}
+    with pytest.raises(InvalidParameter, match="every web page"):
+        plan_of(serve=serve)
+    plan_of(serve={**serve, "api_keys": ("k",)})
 
 
 @pytest.mark.parametrize(
