@@ -62,10 +62,10 @@ class CounterSlot:
 
     def begin(self, pid: int, numbers: Numbers) -> Iterator[Store]:
         """Take the slot over: the first thing that an owner does."""
-        if self.words[_LAYOUT] != self.layout:
+        if self.words[_LAYOUT] != self.layout or _read(self.words) is None:
             yield _COUNT, 0
             yield _LAYOUT, self.layout
-        found = _named(*_copy(self.words))
+        found = _read(self.words) or {}
         self._places = {name: place for place, name in enumerate(found)}
         self._base = {name: number for name, number in found.items() if name[0] == COUNTER}
         gauges = {name: 0 for name in found if name[0] == GAUGE}
@@ -106,13 +106,21 @@ def sum_slots(slots: Iterable[memoryview], layout: int) -> Counter[Name]:
         if words[_LAYOUT] != layout:
             continue
         has_owner = words[OWNER] != 0
-        copy = _copy(words)
-        if words[_LAYOUT] != layout:
-            continue  # another owner began to clear it while we copied
-        for name, number in _named(*copy).items():
+        found = _read(words)
+        if words[_LAYOUT] != layout or found is None:
+            continue  # another owner began to clear it while we copied, or one wrote over it
+        for name, number in found.items():
             if has_owner or name[0] == COUNTER:
                 total[name] += number
     return total
+
+
+def _read(words: memoryview) -> dict[Name, int] | None:
+    """The numbers by name; None where something else was written over them."""
+    try:
+        return _named(*_copy(words))
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def _copy(words: memoryview) -> tuple[list[int], bytes]:

@@ -10,7 +10,8 @@ from ...engine.errors import InvalidParameter
 # The hub's own rule: two parts of letters, digits, `.`, `_` and `-`, 96 characters at most each.
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 # Branches and tags as git takes them, as far as people use that; pull requests are `refs/pr/1`.
-_REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}"
+# Two dots in a row lead out of a folder, and git takes none.
+_REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,254}"
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>{_REVISION}))?")
 DEFAULT_REVISION = "main"
 

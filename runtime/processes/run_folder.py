@@ -72,12 +72,15 @@ def base_folder() -> pathlib.Path:
 def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Iterator[RunFolder]:
     """Make this run's folder, remove those of dead owners, and remove ours on the way out.
 
-    Raises `PermissionError` if the folder of all runs belongs to another user, or is a link.
+    Raises `PermissionError` if the folder of all runs belongs to another user, is a link, or is
+    one that others may write to.
     """
     base = base_folder()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     if base.lstat().st_uid != os.getuid() or base.is_symlink():
         raise PermissionError(f"{base} is not our own folder; set XDG_RUNTIME_DIR")
+    if base.stat().st_mode & 0o022:
+        raise PermissionError(f"{base} can be written to by others: chmod 700 it")
     remove_stale(base)
     facts = RunFacts(
         run_id=run_id,

@@ -55,6 +55,18 @@ def test_numbers_of_all_slots_are_added_up() -> None:
     assert sum_slots([first, second], LAYOUT) == {DONE: 8, ACTIVE: 1}
 
 
+def test_a_slot_that_was_written_over_is_skipped_and_begun_anew() -> None:
+    sound, spoilt = make_words(), make_words()
+    open_slot(sound, {DONE: 3})
+    open_slot(spoilt, {DONE: 4, ACTIVE: 2})
+    for index in range(OWNER + 1, len(spoilt)):
+        if spoilt[index] not in (0, LAYOUT):
+            spoilt[index] = 2**64 - 1
+    assert sum_slots([sound, spoilt], LAYOUT) == {DONE: 3}
+    open_slot(spoilt, {DONE: 1})
+    assert sum_slots([sound, spoilt], LAYOUT) == {DONE: 4}
+
+
 def test_a_successor_goes_on_from_counters_and_not_from_gauges() -> None:
     words = make_words()
     open_slot(words, {DONE: 3, ACTIVE: 1, (GAUGE, "gone"): 9})

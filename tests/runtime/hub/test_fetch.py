@@ -308,6 +308,9 @@ def test_names_of_the_hub_and_folders(
         hub_model("org/name@v1", "v2")
     with pytest.raises(InvalidParameter, match="branch, tag or commit"):
         hub_model("org/name", "../x")
+    with pytest.raises(InvalidParameter, match="branch, tag or commit"):
+        hub_model("org/name", "a/../../x")
+    assert hub_model("org/name@a/../../x") is None
     os.makedirs("org/name")
     assert hub_model("org/name") is None
 

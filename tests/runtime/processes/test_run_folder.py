@@ -110,6 +110,16 @@ def test_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
     assert list(home.iterdir()) == []
 
 
+def test_a_folder_that_others_may_write_to_is_refused() -> None:
+    base_folder().mkdir(mode=0o700)
+    base_folder().chmod(0o777)
+    with (
+        pytest.raises(PermissionError, match="chmod 700"),
+        make_run_folder("mine", url="", model="", version=""),
+    ):
+        pass
+
+
 # More than a socket holds.
 SNAPSHOT = "a snapshot" * 100_000
 
