@@ -18,7 +18,7 @@ from ..settings import ServerSettings
 RARE = Parameter(show=False)
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
-# What `--help` shows together, in this order; `test_options` holds that nothing is left out.
+# What `--help` shows together, in this order. A setting of which it has no name must be `rare`.
 GROUPS = {
     "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
     "Conversation": "system temperature max-tokens seed",
@@ -29,7 +29,7 @@ GROUPS = {
     "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
     "Memory": "kv-blocks prefix-cache",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
-    " adopted-keep takeover",
+    " adopted-keep takeover core-dumps",
     "Settings file": "config",
 }
 _GROUP_OF = {
@@ -73,9 +73,10 @@ def _option(field: "attrs.Attribute[Any]") -> Any:
         more = {"negative": (), "show_default": False}  # what is said there, or nothing, is off
     if not field.repr:
         more["env_var"] = "TRIOLET_" + name.replace("-", "_").upper()
-    if group := _GROUP_OF.get(name):
-        more["group"] = group
-    note = Parameter(name=name, help=metadata["help"], show=not metadata.get("rare", False), **more)
+    is_shown = not metadata.get("rare", False)
+    if is_shown:
+        more["group"] = _GROUP_OF[name]
+    note = Parameter(name=name, help=metadata["help"], show=is_shown, **more)
     choices = metadata.get("one_of")
     kind: dict[str, Any] = {"type": Annotated[Literal[choices] if choices else field.type, note]}
     return attrs.field(default=default, repr=field.repr, **kind)
