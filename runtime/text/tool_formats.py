@@ -126,8 +126,17 @@ class JsonToolFormat:
             head = _terms(quoted(self.before + name), mark(self.between))
             end = _terms(quoted(self.after), mark(self.calls.closing))
             lines.append(f"call_{place}: {_terms(head, f'arguments_{place}', end)}")
-            lines.append(f"arguments_{place}: {json_term(tool.parameters)}")
+            lines.append(f"arguments_{place}: {_arguments_term(tool)}")
         return "\n".join(lines)
+
+
+def _arguments_term(tool: Tool) -> str:
+    """The term of a call's arguments: an object, whatever the function's parameters say.
+
+    Schemas often have no type (`{}` for a function without parameters), allow null as well, or
+    refer to another one; the parsers read objects alone.
+    """
+    return json_term({**tool.parameters, "type": "object"})
 
 
 def text_until(name: str, end: str, mark: Mark) -> str:
@@ -234,7 +243,7 @@ def _harmony_rules(tools: Sequence[Tool], mark: Mark) -> str:
     bodies, arguments = list[str](), list[str]()
     for place, tool in enumerate(tools):
         bodies.append(f"{quoted(tool.name)} {between} arguments_{place}")
-        arguments.append(f"arguments_{place}: {json_term(tool.parameters)}")
+        arguments.append(f"arguments_{place}: {_arguments_term(tool)}")
     called = f"call: {head} ({' | '.join(bodies)})"
     return "\n".join([analysis_rules(mark), called, *arguments])
 

@@ -20,6 +20,7 @@ from triolet.runtime.config import REASONING_NAMES
 from triolet.runtime.text.answer_format import AnswerFormat, AnswerParser
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.reasoning import REASONING_MARKS
+from triolet.runtime.text.tool_calls import Tool
 from triolet.runtime.text.tool_formats import HERMES_FORMAT, tool_format_of
 
 from .turns import ASKED, CALLS, CUTS, TOOLS, WORDS, Turn, bytes_of, cut, loaded, read
@@ -261,6 +262,48 @@ def test_a_forced_call_is_read_back(family: str, days: int) -> None:
     assert read(answer_format.parser(TOOLS, None, is_open=False), [text]) == turn
     assert not matches(wanted, text.replace("get_weather", "get_whether"))
     assert not matches(wanted, "It is warm.")
+
+
+WITH_A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+DEFINED = {"$defs": {"A": WITH_A}}
+# Parameters that do not say that arguments are an object, and whether `{}` matches them.
+UNTYPED: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"$schema": "https://json-schema.org/draft/2020-12/schema"}, True),
+    ({"properties": {"a": {"type": "integer"}}}, True),
+    ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, False),
+    ({"required": []}, True),
+    ({"type": ["object", "null"]}, True),
+    ({"type": "string"}, True),
+    ({**DEFINED, "$ref": "#/$defs/A"}, False),
+    ({**DEFINED, "anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}, False),
+    ({**DEFINED, "oneOf": [{"type": "null"}, {"$ref": "#/$defs/A"}]}, False),
+    ({"enum": [None, "a", {"a": 1}]}, False),
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("parameters", "may_be_empty"), UNTYPED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("strict", [False, True])
+def test_arguments_are_an_object_whatever_the_parameters_say(
+    family: str, parameters: dict[str, Any], may_be_empty: bool, strict: bool
+) -> None:
+    """The grammar allows no arguments that the parser does not read as a call."""
+    answer_format, tools = format_of(family), [Tool("get_weather", parameters)]
+    made = answer_format.strict(tools) if strict else answer_format.forced(tools, calls_max=1)
+    wanted = StructuredOutputs.grammar(made)
+    if family == "qwen3_coder":  # whose arguments are an object by their tags
+        check_grammar(wanted)
+        return
+    text = forced_text(family, Turn(calls=(("get_weather", {}),)))
+    assert text.count("{}") == 1
+    for arguments in ({}, {"a": 1}):
+        turn = Turn(calls=(("get_weather", arguments),))
+        called = text.replace("{}", json.dumps(arguments))
+        assert matches(wanted, called) == (bool(arguments) or may_be_empty)
+        assert read(answer_format.parser(tools, None, is_open=False), [called]) == turn
+    for other in ("null", '"a"', "[]", "1", "true"):
+        assert not matches(wanted, text.replace("{}", other))
 
 
 def forced_text(family: str, turn: Turn) -> str:
