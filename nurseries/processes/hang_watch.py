@@ -79,10 +79,14 @@ class Hang:
 
 @attrs.frozen
 class ProcessHung(Exception):
-    """A process stood still and was killed for it; `cause` says which and how."""
+    """A process stood still and was killed for it; `cause` says which and how.
+
+    `is_own_fault` as in `Hang`: not that of a process that was stopped from outside.
+    """
 
     process: str
     cause: str
+    is_own_fault: bool = True
 
     def __str__(self) -> str:
         return f"{self.process} was killed: {self.cause}"

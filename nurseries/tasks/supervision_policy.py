@@ -30,7 +30,7 @@ class Death(enum.Enum):
     """What the end of a run says about the next one."""
 
     FAULT = "fault"  # the child's own, as far as is known
-    KILLED = "killed"  # by SIGKILL from outside, not for want of memory
+    KILLED = "killed"  # by SIGKILL from outside, not for want of memory; or stopped from outside
     SHORTAGE = "shortage"  # its owner had no memory, descriptor or process for it
     HOPELESS = "hopeless"  # no successor could do better
 

@@ -59,8 +59,7 @@ LAST_MESSAGES_S = 0.5
 class ChildProcess:
     """A running child: its process, its control channel, and questions to it.
 
-    `on_message` gets every control message that is not answered here, with its descriptors, which
-    it then owns.
+    `on_message` owns every control message that is not answered here, and its descriptors.
     """
 
     process: Process
@@ -69,9 +68,8 @@ class ChildProcess:
     epoch: int = 0
     # Gets a cause, and whether what it computed is one: see `_fail`.
     on_failing: Callable[..., None] = attrs.field(default=lambda *_, **__: None, init=False)
-    # The latest hang that was found, and how it is told.
+    # The latest hang that was found; its reason names the worker.
     hung: Hang | None = attrs.field(default=None, init=False)
-    hung_cause: str = attrs.field(default="", init=False)
     # Its owner knows that it is going, and the batches of its steps.
     is_failing: bool = attrs.field(default=False, init=False)
     # From the spawn on; it has ended when `ready` is set.
@@ -255,7 +253,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
             finally:
                 await _end(child, plan.ladder)
     except Exception as error:
-        cause, is_own_fault = _judge(error, None if child is None else child.hung)
+        cause, is_own_fault = _judge(error)
         if isinstance(error, BootRefused):
             on_end = None  # reported once, by the error
         elif not (isinstance(error, ProcessDied) and error.exit.has_handed_over):
@@ -278,13 +276,13 @@ async def _open_child(plan: ChildPlan) -> AsyncIterator[tuple[Process, ProgressP
             yield process, page
 
 
-def _judge(error: Exception, hung: Hang | None) -> tuple[str, bool]:
+def _judge(error: Exception) -> tuple[str, bool]:
     """What the child did, as the end of a sentence about it, and whether it was its own fault."""
     match error:
         case ProcessDied():
             return error.exit.cause, error.exit.is_own_fault
         case ProcessHung():
-            return error.cause, hung is not None and hung.is_own_fault
+            return error.cause, error.is_own_fault
         case BootRefused():
             return f"refused to start: {error}", False
         case HandshakeError():
@@ -365,7 +363,8 @@ def _report_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
 
 
 def _death(child: ChildProcess, how: ProcessExit) -> ProcessDied | ProcessHung:
-    return ProcessHung(how.process, child.hung_cause) if child.hung else ProcessDied(how)
+    hung = child.hung
+    return ProcessHung(how.process, hung.reason, hung.is_own_fault) if hung else ProcessDied(how)
 
 
 def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
@@ -373,7 +372,7 @@ def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang:
     hangs by its own fault takes the engine along: what it computed must run alone from now on."""
     pidfd = child.workers().get(hang.pid) if hang.place else None
     cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
-    child.hung, child.hung_cause = hang, cause
+    child.hung = attrs.evolve(hang, reason=cause)
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
     if pidfd is not None:
         with contextlib.suppress(ProcessLookupError):  # its engine has reaped it meanwhile
@@ -394,7 +393,7 @@ def _fail(
     child.is_failing = True
     is_itself = child.process.exit is not None  # else it says that a worker ended it
     if (hung := child.hung) is not None:  # what it says of a worker is that this was killed
-        cause, is_own_fault, is_itself = child.hung_cause, hung.is_own_fault, not hung.place
+        cause, is_own_fault, is_itself = hung.reason, hung.is_own_fault, not hung.place
     if is_own_fault:
         plan.on_fault(page.read_table(), is_itself=is_itself)
     plan.on_failing(cause)

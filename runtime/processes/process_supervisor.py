@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
+from ...nurseries.processes.hang_watch import ProcessHung
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck, open_process
 from ...nurseries.processes.spares import Readiness, Spares
@@ -80,6 +81,8 @@ def death_of(failure: Exception) -> Death:
         case BootRefused() | ProcessStuck():
             return Death.HOPELESS
         case ProcessDied() if failure.exit.was_killed:
+            return Death.KILLED
+        case ProcessHung() if not failure.is_own_fault:  # stopped from outside
             return Death.KILLED
         case OSError():  # our own: no fork, no memory, no descriptor
             return Death.SHORTAGE

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
+from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ignore_event
@@ -116,6 +117,21 @@ async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: M
     with pytest.RaisesGroup(RestartLimitExceeded) as raised:
         await owner.processes.run()
     assert raised.value.exceptions[0].__cause__ is DIED
+    assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
+
+
+async def test_a_stop_from_outside_counts_toward_no_limit(autojump_clock: MockClock) -> None:
+    stopped = ProcessHung("engine 0", "hung: stopped for 0.5 s", is_own_fault=False)
+    owner = Owner(lives_s=0.1, end=stopped)
+    with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
+        await owner.processes.run()
+    assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
+
+
+async def test_a_hang_of_its_own_counts_toward_the_limit(autojump_clock: MockClock) -> None:
+    owner = Owner(lives_s=0.1, end=ProcessHung("engine 0", "hung: asleep for 5 s"))
+    with pytest.RaisesGroup(RestartLimitExceeded):
+        await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
 
 
