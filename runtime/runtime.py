@@ -61,6 +61,8 @@ from .text.input_processor import InputProcessor
 from .text.prompts import Prompt
 
 AnyFrontend = TypeVar("AnyFrontend", bound=Frontend)
+# Drawn for the names of a process's sockets, so that no other user can bind them before it does.
+ENDPOINT_RANDOM_BYTES = 8
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 _RUNTIME_FIELDS = {field.name for field in attrs.fields(RuntimeSettings)} - {"engine"}
 
@@ -294,12 +296,13 @@ async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> Async
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
-    """The channel of one frontend to all engines, at addresses that its run, rank and term name.
+    """The channel of one frontend to all engines, at addresses that no other process can foresee.
 
-    Its sockets are bound by `open_frontend_services`.
+    Engines learn them by membership. The sockets are bound by `open_frontend_services`.
     """
+    drawn = f"{run_id}-{secrets.token_hex(ENDPOINT_RANDOM_BYTES)}"
     input_endpoint, output_endpoint = (
-        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
+        abstract_endpoint(drawn, me.role, me.rank, me.epoch, socket=name)
         for name in ("input", "output")
     )
     return open_hub(

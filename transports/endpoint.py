@@ -73,7 +73,11 @@ def is_local(endpoint: str) -> bool:
 
 
 def abstract_endpoint(run_id: str, role: str, rank: int, epoch: int, *, socket: str) -> str:
-    """The local endpoint of one socket of one process incarnation; `run_id` makes it unguessed."""
+    """The local endpoint of one socket of one process incarnation.
+
+    Every user of the network namespace can read the names that are bound (`/proc/net/unix`), so
+    `run_id` must hold something drawn for this process, or the next one's name can be bound first.
+    """
     text = f"{_LOCAL_PREFIX}triolet-{run_id}-{role}-{rank}-{epoch}-{socket}"
     check_endpoint(text)
     return text

@@ -11,7 +11,9 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import RuntimeClosed
 from triolet.runtime.events import ChildFailed, ChildProgress, ChildReady
-from triolet.runtime.runtime import Runtime, make_settings, open_runtime
+from triolet.runtime.runtime import Runtime, make_settings, open_frontend_hub, open_runtime
+from triolet.transports.endpoint import check_endpoint
+from triolet.transports.links.channel import Peer
 
 from ..checkpoints import cancel_at_nth_checkpoint
 from ..leaks import check_no_leaks
@@ -55,6 +57,15 @@ def test_words_that_do_not_fit_are_refused() -> None:
 
 
 # ---- opening
+
+
+async def test_the_names_of_sockets_cannot_be_foreseen() -> None:
+    """Bound names are listed for all users: those of one process must not give the next one's."""
+    me = Peer("frontend", 0, 7)
+    async with open_frontend_hub("5eed", me) as one, open_frontend_hub("5eed", me) as other:
+        assert not {*one.endpoints} & {*other.endpoints}
+        for name in (*one.endpoints, *other.endpoints):
+            check_endpoint(name)  # it is not too long
 
 
 def test_outside_of_trio_it_says_what_to_use_instead() -> None:
