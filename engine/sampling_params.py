@@ -161,7 +161,9 @@ class SamplingParams(DistributionParams):
     """
 
     n: int = parameter(1, Whole(1, CHOICES_MAX), "So many answers to each prompt.")
-    max_tokens: int | None = parameter(None, Whole(1, TOKENS_MAX), "So many tokens at most.")
+    max_tokens: int | None = parameter(
+        None, Whole(1, TOKENS_MAX), "So many tokens at most, and as many as fit."
+    )
     min_tokens: int = parameter(
         0, Whole(0, TOKENS_MAX), "So many tokens before anything may end it."
     )

@@ -1,12 +1,15 @@
 """Every route with no, a wrong and a right key; methods that there are not; CORS."""
 
+from typing import Any
+
 import pytest
 
 from triolet.api.http.request import HttpRequest
 from triolet.api.routes.openapi import Route
 from triolet.api.routes.table import ABSENT, ROUTES, match_route
+from triolet.engine.messages import FinishReason
 
-from ..fakes import make_application, open_client
+from ..fakes import FakeGenerator, make_application, open_client
 
 OPEN = {"/live", "/ready", "/health", "/version", "/", "/page/{id}", "/session", "/docs"}
 
@@ -138,3 +141,26 @@ def test_paths(path: str, expected: str | None, parameter: str | None) -> None:
     match = match_route(HttpRequest(method, path, "", ()))
     assert (match.route.path if match.route else None) == expected
     assert match.resource_id == (parameter or "")
+
+
+MESSAGES = {"messages": [{"role": "user", "content": "a"}]}
+# The body of each protocol, its name of the field, and where the end says that it was by length.
+PROTOCOLS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("/v1/chat/completions", MESSAGES, "max_tokens", '"finish_reason":"length"'),
+    ("/v1/chat/completions", MESSAGES, "max_completion_tokens", '"finish_reason":"length"'),
+    ("/v1/completions", {"prompt": "a"}, "max_tokens", '"finish_reason":"length"'),
+    ("/v1/responses", {"input": "a"}, "max_output_tokens", '"reason":"max_output_tokens"'),
+    ("/v1/messages", MESSAGES, "max_tokens", '"stop_reason":"model_context_window_exceeded"'),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field", "said"), PROTOCOLS)
+async def test_more_tokens_than_the_model_has_are_as_many_as_fit(
+    path: str, body: dict[str, Any], field: str, said: str
+) -> None:
+    generator = FakeGenerator(finish_reason=FinishReason.LENGTH, max_model_len=128)
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", path, {**body, field: 32_000})
+    assert answer.status == 200, answer.json
+    assert said in answer.body.decode()
+    assert generator.calls[0].params.max_tokens == 32_000  # `InputProcessor.prepare` bounds it

@@ -51,6 +51,8 @@ async def test_text_gets_what_the_model_expects_around_it(inputs: InputProcessor
     assert inputs.tokenizer.token_strings(prepared.prompt_token_ids[:1]) == ["<|begin|>"]
     room = 1000 - len(prepared.prompt_token_ids)
     assert prepared.params == attrs.evolve(GREEDY, max_tokens=room)
+    asked = attrs.evolve(GREEDY, max_tokens=room + 1)  # more than fit: as many as do
+    assert (await inputs.prepare("the cat", asked)).params == prepared.params
 
 
 async def test_a_conversation_is_rendered_and_gets_nothing_more(inputs: InputProcessor) -> None:
