@@ -26,7 +26,7 @@ from .completions.order import is_completion
 from .completions.service import CompletionService
 from .counters import ApiCounters
 from .errors import draining
-from .http.access import Authentication, OriginPolicy
+from .http.access import Authentication, OriginPolicy, authorization_of
 from .http.connection import HttpConnection
 from .http.held import NO_SLOT, HeldSlots
 from .http.keep_alive import KeepAlive
@@ -338,6 +338,10 @@ class Call:
     def claim(self, draw: Callable[[], str]) -> str:
         """See `HttpConnection.claim`."""
         return self.connection.claim(draw, self.application.store.executions.was_unknown)
+
+    def is_known(self) -> bool:
+        """Whether it came with a key, or none is needed; for routes that are open."""
+        return self.application.authentication.knows(authorization_of(self.header))
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by its lower-case name."""

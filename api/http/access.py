@@ -202,6 +202,16 @@ class Authentication:
             raise _unauthorized("The API key is not one of this server's")
         return _principal_of(presented)
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether its sender may read what an open route keeps from strangers."""
+        if not self.digests:
+            return True
+        try:
+            self.authenticate(authorization)
+        except ApiError:
+            return False
+        return True
+
     def check_admin(self, authorization: str | None) -> str:
         """The principal of an admin's header. Raises `ApiError` 401, or 403 for a user's key."""
         presented = _presented(authorization)

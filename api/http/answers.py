@@ -6,6 +6,8 @@ from functools import lru_cache
 from http import HTTPStatus
 
 Headers = Iterable[tuple[str, str]]
+# Browsers take an answer for what its type says.
+NO_SNIFFING = ("x-content-type-options", "nosniff")
 LAST_CHUNK = b"0\r\n\r\n"
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 

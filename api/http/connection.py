@@ -16,7 +16,7 @@ from ..access_log import AccessEntry
 from ..errors import ApiError, body_too_large, no_room
 from ..schema.fields import JsonObject, decode_object
 from ..settings import LOCAL, HttpLimits, InputShare
-from .answers import LAST_CHUNK, Headers, http_date, write_chunk, write_head
+from .answers import LAST_CHUNK, NO_SNIFFING, Headers, http_date, write_chunk, write_head
 from .held import HttpState, encode_position, encode_state
 from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
 from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
@@ -251,6 +251,8 @@ class HttpConnection:
         if status not in (204, 304):
             all_headers.append(("content-type", content_type))
             all_headers.append(("content-length", str(len(body))))
+        if content_type == JSON_TYPE:
+            all_headers.append(NO_SNIFFING)
         head = self._begin(status, all_headers)
         self._handle_answered()
         await self.stream.send_all(head if self.is_head else head + body)

@@ -2,6 +2,7 @@
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
 drain), `/health` the same with the state of each engine, and the frontends that are given up.
+Sentences, which may hold paths and the first lines of exceptions, are for those with a key.
 """
 
 import importlib.resources
@@ -13,8 +14,10 @@ from ... import __version__
 from ...engine.errors import EngineError
 from ...runtime.frontend.generation import Generator
 from ...runtime.frontend.health import Health
+from ...runtime.messages import EngineHealth
 from ..application import Application, Call
 from ..errors import bad_field, to_api_error
+from ..http.answers import NO_SNIFFING
 from ..metrics import CONTENT_TYPE
 from ..openai.responses_fields import model_not_found
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
@@ -30,7 +33,7 @@ PAGE_HEADERS = (
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
-    ("x-content-type-options", "nosniff"),
+    NO_SNIFFING,
     ("cache-control", "no-store"),
 )
 
@@ -76,29 +79,41 @@ async def get_live(call: Call) -> None:
 
 
 async def get_ready(call: Call) -> None:
-    """`GET /ready`: 200 while new work is taken; the reasons otherwise."""
+    """`GET /ready`: 200 while new work is taken; the reasons otherwise, with a key."""
     reasons = _reasons(call.application, call.application.generator.health())
-    body = {"ready": not reasons, "reasons": reasons}
+    body: JsonObject = {"ready": not reasons}
+    if call.is_known():
+        body["reasons"] = reasons
     await call.connection.answer_json(503 if reasons else 200, body)
 
 
 async def get_health(call: Call) -> None:
-    """`GET /health`: the answer of `/ready`, with every engine."""
+    """`GET /health`: the answer of `/ready`, with every engine; without a key, states alone."""
     health = call.application.generator.health()
     reasons = _reasons(call.application, health)
-    body = {
-        "live": health.live,
-        "ready": not reasons,
-        "reasons": reasons,
-        "degraded": call.application.degraded,
-        "engines": [attrs.asdict(engine) for engine in health.engines],
-        "refused": health.refused,
-        "failed_frontends": [
-            {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
-            for rank, why in sorted(call.application.failed_frontends.items())
-        ],
-    }
+    failed = sorted(call.application.failed_frontends.items())
+    body: JsonObject = {"live": health.live, "ready": not reasons}
+    if call.is_known():
+        body |= {
+            "reasons": reasons,
+            "degraded": call.application.degraded,
+            "engines": [attrs.asdict(engine) for engine in health.engines],
+            "refused": health.refused,
+            "failed_frontends": [
+                {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
+                for rank, why in failed
+            ],
+        }
+    else:
+        body["engines"] = [_state_of(engine) for engine in health.engines]
+        body["failed_frontends"] = [{"rank": rank} for rank, _ in failed]
     await call.connection.answer_json(503 if reasons or not health.live else 200, body)
+
+
+def _state_of(engine: EngineHealth) -> JsonObject:
+    """What strangers may know of an engine: its numbers, none of its sentences."""
+    no_sentences = attrs.filters.exclude("reason", "last_death")
+    return attrs.asdict(engine, filter=no_sentences)
 
 
 def _reasons(application: Application, health: Health) -> list[str]:

@@ -12,6 +12,7 @@ import attrs
 
 from ..application import Call
 from ..errors import ApiError
+from ..http.answers import NO_SNIFFING
 
 INDEX = "index.html"
 TYPES = {
@@ -30,7 +31,7 @@ HEADERS = (
         " font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none';"
         " frame-ancestors 'none'",
     ),
-    ("x-content-type-options", "nosniff"),
+    NO_SNIFFING,
     ("referrer-policy", "no-referrer"),
     # A browser asks each time whether its copy is still ours, so an upgrade is seen at once.
     ("cache-control", "no-cache"),

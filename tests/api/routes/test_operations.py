@@ -34,6 +34,7 @@ async def test_a_starting_server_lives_and_is_not_ready() -> None:
     async with open_client(make_application(generator)) as client:
         assert (await client.request("GET", "/live")).json == {"live": True}
         ready = await client.request("GET", "/ready")
+        assert ready.headers["x-content-type-options"] == "nosniff"
         assert (ready.status, ready.json["reasons"]) == (503, ["engine 0 is starting"])
         health = await client.request("GET", "/health")
         assert health.status == 503
@@ -41,6 +42,29 @@ async def test_a_starting_server_lives_and_is_not_ready() -> None:
         generator.is_ready = True
         assert (await client.request("GET", "/ready")).status == 200
         assert (await client.request("GET", "/health")).status == 200
+
+
+async def test_strangers_are_shown_states_and_no_sentences() -> None:
+    application = make_application(FakeGenerator(is_ready=False), api_keys=("key",))
+    application.failed_frontends = {1: "/home/me/model: it died too often"}
+    async with open_client(application) as client:
+        wrong = {"authorization": "Bearer other"}
+        for headers in ({}, wrong):
+            assert (await client.request("GET", "/ready", headers=headers)).json == {"ready": False}
+            health = await client.request("GET", "/health", headers=headers)
+            assert health.status == 503
+            assert health.json == {
+                "live": True,
+                "ready": False,
+                "engines": [{"rank": 0, "epoch": 1, "state": "starting", "restarts": 2}],
+                "failed_frontends": [{"rank": 1}],
+            }
+        right = {"authorization": "Bearer key"}
+        health = await client.request("GET", "/health", headers=right)
+        assert health.json["reasons"] == ["engine 0 is starting"]
+        assert "/home/me/model" in health.json["failed_frontends"][0]["reason"]
+        ready = await client.request("GET", "/ready", headers=right)
+        assert ready.json["reasons"] == ["engine 0 is starting"]
 
 
 async def test_version_and_metrics() -> None:
