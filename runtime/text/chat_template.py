@@ -33,6 +33,7 @@ from ..errors import (
 )
 from .template_sandbox import (
     IN_THREAD,
+    NUMBER_MAX,
     BoundedSandbox,
     RenderLimits,
     TemplateTooCostly,
@@ -46,6 +47,8 @@ DEFAULT, TOOL_USE = "default", "tool_use"
 # The largest known have 30 kB; the settings may list all added tokens.
 TEMPLATE_BYTES_MAX = 2**20
 SETTINGS_BYTES_MAX = 256 * 2**20
+# A width of a part of a time, to which the C library pads it.
+_WIDE_TIME = re.compile(r"%[_\-0^#+]*\d{3}")
 _TOO_COSTLY = "it takes more time or memory than a template may"
 Now = Callable[[], datetime.datetime]
 
@@ -218,8 +221,8 @@ def _make_environment(now: Now) -> jinja2.Environment:
         extensions=[jinja2.ext.loopcontrols, GenerationBlock],
     )
     environment.filters["tojson"] = bounded_filter("tojson", _to_json)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    environment.globals["raise_exception"] = _Global(_raise_exception)
+    environment.globals["strftime_now"] = _Global(lambda form: _time_text(now(), form))
     environment.globals["namespace"] = _Namespace
     environment.globals["dict"] = _Dict()
     return environment
@@ -267,6 +270,25 @@ class _Namespace(jinja2.utils.Namespace):
 def _refuse_underscore(name: str) -> None:
     if name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
+@attrs.frozen(repr=False)
+class _Global:
+    """A function of templates whose text has no address of this process in it."""
+
+    _function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return "function()"
+
+
+def _time_text(moment: datetime.datetime, form: str) -> str:
+    if len(form) > NUMBER_MAX or _WIDE_TIME.search(form):
+        raise TemplateTooCostly("a time is too wide")
+    return moment.strftime(form)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -52,6 +52,8 @@ _WIDENING = frozenset(
     {"batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "zfill"}
 )
 _WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{5}|\d*\.(?:\*|\d{5}))")
+# Widths and precisions of a `%` format that are not too wide.
+_WIDTHS = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\d*)(?:\.(\d*))?")
 # A width of five digits, or one that is a field itself.
 _WIDE_FIELD = re.compile(r"\d{5}|\{[^{}]*:[^{}]*\{")
 # All that `str.split()` and `str.splitlines()` take for a separator.
@@ -327,7 +329,8 @@ def _bound_product(left: Any, right: Any) -> None:
 def _bound_percent(form: str, values: Any) -> None:
     if _WIDE_PERCENT.search(form):
         raise TemplateTooCostly("a format is too wide")
-    _budget.get().charge(len(form) + form.count("%") * _weigh(values))
+    widths = sum(int(digits or 0) for pair in _WIDTHS.findall(form) for digits in pair)
+    _budget.get().charge(len(form) + widths + form.count("%") * _weigh(values))
 
 
 def _bound_arguments(name: str, value: Any, args: Any, kwargs: Mapping[str, Any]) -> None:

@@ -93,6 +93,12 @@ def test_the_date_is_passed_in(tmp_path: pathlib.Path) -> None:
     assert template.render([]) == "03 Feb 2031"
 
 
+def test_functions_have_no_addresses(tmp_path: pathlib.Path) -> None:
+    shown = "{{ raise_exception }}{{ strftime_now ~ [raise_exception] }}"
+    template = load(tmp_path, shown + "{{ raise_exception._function }}")
+    assert template.render([]) == "function()function()[function()]"
+
+
 @pytest.mark.parametrize(
     "declared",
     [
@@ -171,6 +177,8 @@ def test_whatever_does_not_compile_is_named(tmp_path: pathlib.Path, template: st
         ("{% for i in range(1000000000) %}{% endfor %}", "more time or memory"),
         ("{{ messages[0].content * 10 ** 20 }}", "more time or memory"),
         ("{{ messages|tojson(indent=17) }}", "more time or memory"),
+        ("{{ strftime_now('%_999Y') }}", "more time or memory"),
+        ("{{ strftime_now('%c' * 3000) }}", "more time or memory"),
         ("{{ messages|tojson(separators=('x' * 17, ':')) }}", "more time or memory"),
         ("{% include 'x' %}", "cannot be rendered|another shape"),
     ],
