@@ -72,6 +72,7 @@ class ControlChannel:
         self._plain_sock = sock
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._send_lock = trio.Lock()
+        self._malformed = 0
 
     async def send(self, message: object, fds: Sequence[int] = ()) -> None:
         """Send one message; the other end gets duplicates of `fds`, ours stay open.
@@ -127,7 +128,11 @@ class ControlChannel:
             try:
                 message, fds = await self.receive_any()
             except MalformedMessage as error:
-                logger.warning("a control message was dropped: %s", error)
+                self._malformed += 1
+                # The 1st, 2nd, 4th, 8th …: who sends garbage does not fill the log with it.
+                if self._malformed.bit_count() == 1:
+                    count = self._malformed
+                    logger.warning("a control message was dropped (%d so far): %s", count, error)
                 raise
             if not isinstance(message, HANDSHAKE_MESSAGES):
                 return message, fds

@@ -148,6 +148,19 @@ async def test_malformed_is_logged_closed_and_passed_by(
     assert await child.receive() == (Order(2), [])
 
 
+async def test_a_sender_of_garbage_does_not_fill_the_log(
+    pair: Pair,
+    sockets: tuple[socket.socket, socket.socket],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(20):
+        sockets[0].send(b"?")
+        with pytest.raises(MalformedMessage):
+            await pair[1].receive()
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert said == [f"a control message was dropped ({n} so far)" for n in (1, 2, 4, 8, 16)]
+
+
 async def test_too_many_descriptors_or_an_unsealed_payload_are_malformed(
     pair: Pair, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
