@@ -5,7 +5,6 @@ blocks, one after the other: of thinking, of text, and of one call each. A chunk
 one output makes.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -13,6 +12,7 @@ import attrs
 
 from ...engine.messages import FinishReason
 from ...runtime.text.answer_format import AnswerParser
+from ...runtime.text.call_arguments import ANSWER_NESTING_MAX, repaired
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ...runtime.text.tool_calls import (
     AnswerEvent,
@@ -235,8 +235,5 @@ def _added_up(chunks: Iterable[JsonObject]) -> JsonObject:
 
 
 def _arguments(text: str) -> object:
-    """Of a call; none of one that was cut."""
-    try:
-        return json.loads(text or "{}")
-    except ValueError:
-        return {}
+    """Arguments of a call; those that were cut are none."""
+    return repaired(text, ANSWER_NESTING_MAX) or {}

@@ -13,7 +13,7 @@ import re
 
 import attrs
 
-from ...runtime.text.json_text import check_nesting
+from ...runtime.text.call_arguments import shown_arguments
 from ..errors import ApiError, bad_field, unsupported
 from ..openai.message_fields import MESSAGES_MAX, Message
 from ..openai.message_schema import PARTS_MAX
@@ -169,10 +169,10 @@ def _read_call(block: ObjectFields) -> JsonObject:
     if arguments is None:
         raise missing(block.at("input"))
     try:
-        check_nesting(arguments.values)
+        shown = shown_arguments(dict(arguments.values))
     except ValueError as error:
         raise bad_field(arguments.path, str(error)) from None
-    function = {"name": read_tool_name(block), "arguments": arguments.values}
+    function = {"name": block.required("name"), "arguments": shown}
     return {"type": "function", "function": function, "id": block.required("id")}
 
 
@@ -252,7 +252,7 @@ _RESULT = object_schema(
 _THINKING = object_schema({"type": {"const": "thinking"}, "thinking": _TEXT}, signature=_TEXT)
 _REDACTED = object_schema({"type": {"const": "redacted_thinking"}})
 _CALL = object_schema(
-    {"type": {"const": "tool_use"}, "id": _TEXT, "name": NAME_SCHEMA, "input": {"type": "object"}}
+    {"type": {"const": "tool_use"}, "id": _TEXT, "name": _TEXT, "input": {"type": "object"}}
 )
 _CHANGE = object_schema(
     {

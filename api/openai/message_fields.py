@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from ...engine.errors import InvalidParameter
 from ...engine.structured_outputs import CHOICES_MAX, GRAMMAR_CHARACTERS_MAX, StructuredOutputs
-from ...runtime.text.json_text import check_nesting, read_json
+from ...runtime.text.call_arguments import read_arguments
+from ...runtime.text.json_text import check_nesting
 from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, to_api_error, unsupported
 from ..schema.fields import (
@@ -172,21 +171,12 @@ TOOL_FIELDS = {
 
 
 def read_call(call: ObjectFields) -> JsonObject:
-    """One call as templates take it: its arguments parsed. Raises `ApiError`."""
+    """One call as templates take it, whatever a model may have written. Raises `ApiError`."""
     given = call.nested("function") or call
-    function = {"name": read_name(given), "arguments": read_arguments(given)}
+    arguments = read_arguments(given.string("arguments") or "")
+    function = {"name": given.required("name"), "arguments": arguments}
     found: JsonObject = {"type": "function", "function": function}
     return {**found, "id": call_id} if (call_id := call.string("id")) else found
-
-
-def read_arguments(function: ObjectFields) -> object:
-    """The arguments of a call, parsed. Raises `ApiError`."""
-    try:
-        return read_json(function.string("arguments") or "{}")
-    except msgspec.DecodeError:
-        raise bad_field(function.at("arguments"), "must be JSON") from None
-    except ValueError as error:
-        raise bad_field(function.at("arguments"), str(error)) from None
 
 
 def _read_parameters(function: ObjectFields) -> JsonObject:

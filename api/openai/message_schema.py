@@ -1,7 +1,6 @@
 """JSON Schema of a message in a conversation, as the document has it and its reader takes it.
 
-Sans-IO: constants. What no schema can say, such as that a call's arguments are JSON themselves, is
-the reader's alone (`message_fields`).
+Sans-IO: constants. What no schema can say is the reader's alone (`message_fields`).
 """
 
 import re
@@ -27,7 +26,8 @@ _PART_SCHEMA: JsonObject = {
         for kinds, name in ((list(TEXT_PARTS), "text"), (["refusal"], "refusal"))
     ]
 }
-_CALLED: JsonObject = {"name": NAME_SCHEMA, "arguments": {"type": ["string", "null"]}}
+# A model may have written any name, and arguments that are no JSON.
+_CALLED: JsonObject = {"name": _STRING, "arguments": {"type": ["string", "null"]}}
 _CALL_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {"id": _STRING, "function": {"type": "object"}},

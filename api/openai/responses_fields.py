@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from ...engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX
+from ...runtime.text.call_arguments import read_arguments
 from ..errors import ApiError, bad_field, unsupported
 from ..schema.fields import (
     FLAG,
@@ -36,12 +37,10 @@ from .message_fields import (
     MESSAGES_MAX,
     TEXT_OPTIONS,
     Message,
-    read_arguments,
     read_content,
     read_message,
-    read_name,
 )
-from .message_schema import MESSAGE_SCHEMA, NAME_SCHEMA
+from .message_schema import MESSAGE_SCHEMA
 from .response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
 from .sampling_fields import (
     SAMPLING_FIELDS,
@@ -238,12 +237,12 @@ def is_reference(item: JsonObject) -> bool:
 
 def _read_call(item: ObjectFields) -> JsonObject:
     """A call as the model was shown it, in the namespace of its tool."""
-    name = shown_name(read_name(item), item.string("namespace"))
+    name = shown_name(item.required("name"), item.string("namespace"))
     if item.get("type") == "custom_tool_call":
         item.required("input")
         arguments: object = custom_arguments(item.values)
     else:
-        arguments = read_arguments(item)
+        arguments = read_arguments(item.string("arguments") or "")
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -271,8 +270,8 @@ def _item_schema(kind: str, **properties: JsonObject) -> JsonObject:
 
 _ITEM_SCHEMAS = [
     MESSAGE_SCHEMA,
-    _item_schema("function_call", name=NAME_SCHEMA),
-    _item_schema("custom_tool_call", name=NAME_SCHEMA, input=_TEXT_SCHEMA),
+    _item_schema("function_call", name=_TEXT_SCHEMA),
+    _item_schema("custom_tool_call", name=_TEXT_SCHEMA, input=_TEXT_SCHEMA),
     *(_item_schema(f"{kind}_output", output=_TEXT_SCHEMA) for kind in CALL_TYPES),
     _item_schema("reasoning"),
     _item_schema(REFERENCE, id=_TEXT_SCHEMA),

@@ -5,13 +5,12 @@ conversation is messages, as the chat template takes them, or token ids, exactly
 mix. Instructions are not part of it: each request brings its own, as OpenAI has it.
 """
 
-import json
 from collections.abc import Sequence
 
 import attrs
 
 from ...engine.sampling_params import SamplingParams
-from ...runtime.text.json_text import read_json
+from ...runtime.text.call_arguments import read_arguments, written_arguments
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..openai.message_fields import Message
@@ -108,7 +107,7 @@ def _items_of(message: Message, suffix: str) -> list[JsonObject]:
             f"fc_{place}_{suffix}",
             call.get("id", ""),
             ToolOrigin(call["function"]["name"]),
-            json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            written_arguments(call["function"]["arguments"]),
         )
         for place, call in enumerate(message.get("tool_calls", ()))
     ]
@@ -124,11 +123,8 @@ def _items_of(message: Message, suffix: str) -> list[JsonObject]:
 
 
 def _template_call(item: JsonObject) -> JsonObject:
-    """A call as templates take it; one whose arguments were cut, or are no JSON, has none."""
-    try:
-        arguments = custom_arguments(item) or read_json(str(item["arguments"]))
-    except ValueError:
-        arguments = {}
+    """A call as templates take it, as when a client sends the item."""
+    arguments = custom_arguments(item) or read_arguments(str(item["arguments"]))
     namespace = item.get("namespace")
     name = shown_name(str(item["name"]), None if namespace is None else str(namespace))
     function = {"name": name, "arguments": arguments}

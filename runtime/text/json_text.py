@@ -13,20 +13,20 @@ import msgspec
 NESTING_MAX = 64
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, nesting_max: int = NESTING_MAX) -> Any:
     """The value of a JSON text. Raises `ValueError` for what is none, or nested too deep."""
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
-        raise _too_deep() from None
-    check_nesting(value)
+        raise _too_deep(nesting_max) from None
+    check_nesting(value, nesting_max)
     return value
 
 
-def check_nesting(value: object) -> None:
-    """Raise `ValueError` for containers in containers beyond `NESTING_MAX`."""
+def check_nesting(value: object, nesting_max: int = NESTING_MAX) -> None:
+    """Raise `ValueError` for containers in containers beyond `nesting_max`."""
     level = [value]
-    for _ in range(NESTING_MAX + 1):
+    for _ in range(nesting_max + 1):
         level = [
             inner
             for outer in level
@@ -36,8 +36,8 @@ def check_nesting(value: object) -> None:
         ]
         if not level:
             return
-    raise _too_deep()
+    raise _too_deep(nesting_max)
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"must not be nested more than {NESTING_MAX} deep")
+def _too_deep(nesting_max: int) -> ValueError:
+    return ValueError(f"must not be nested more than {nesting_max} deep")

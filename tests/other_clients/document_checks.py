@@ -15,7 +15,6 @@ UNSAYABLE = (
     r"^(runtime\.)?min_tokens: must not exceed max_tokens",
     r"tools.*: has the same name as another tool",
     r"^tool_choice: (needs|.* is not among) `tools`",
-    r"\.arguments: must be JSON",
     # A grammar, a pattern or a schema that is a text of its own.
     r"^(structured_outputs|runtime\.structured_outputs|guided_\w+|response_format|text|"
     r"output_config\.format|output_format)\b",

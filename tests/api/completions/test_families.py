@@ -157,3 +157,75 @@ async def check_a_call(folder: pathlib.Path, family: Family, template: str, choi
         assert "".join(delta.get("reasoning", "") for delta in deltas) == HM
         details = whole["usage"]["completion_tokens_details"]
         assert details["reasoning_tokens"] == len(family.reasoning)
+
+
+HEAD = '\n{"name": "%s", "arguments": '
+END = ["}\n</to", "ol_call>"]
+# Calls that a model may make, and how their arguments come to its template when they are sent back.
+SAID_CALLS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
+    "cut": ("get_weather", ['{"pa'], {"unparsed": '{"pa'}),
+    "raw line break": ("get_weather", ['{"code": "a\nb"}', *END], {"code": "a\nb"}),
+    "no numbers": ("get_weather", ['{"a": [NaN, 1e999]}', *END], {"a": ["NaN", "1e999"]}),
+    "half a pair": ("get_weather", [r'{"a": "\ud800"}', *END], {"a": "\ufffd"}),
+    "missing brace": (
+        "get_weather",
+        ['{"city": "Paris"', "\n</to", "ol_call>"],
+        {"unparsed": '{"city": "Paris"\n</tool_call>'},
+    ),
+    "deep": (
+        "get_weather",
+        ['{"a":' + "[" * 70 + "]" * 70 + "}", *END],
+        {"unparsed": '{"a":' + "[" * 70 + "]" * 70 + "}"},
+    ),
+    "empty name": ("", ["{}}\n<", "/tool_call>"], {}),
+    "odd name": ("get weather!", ["{}}\n<", "/tool_call>"], {}),
+}
+
+
+@pytest.mark.parametrize("said", SAID_CALLS)
+async def test_each_call_that_was_said_is_taken_back(said: str, tmp_path: pathlib.Path) -> None:
+    """In chat, in Responses by items and by the previous response, and in Messages."""
+    name, arguments, shown = SAID_CALLS[said]
+    family = Family("hermes", (), ["<tool_call>", HEAD % name, *arguments])
+    question = ASKED["messages"]
+    async with serving(tmp_path, family, template_of(family)) as client:
+
+        async def post(path: str, body: dict[str, Any]) -> Any:
+            answer = await client.request("POST", path, body)
+            assert answer.status == 200, answer.body
+            return answer.json
+
+        async def tokens(messages: list[Any]) -> int:
+            body = {"messages": messages, "tools": TOOLS["tools"]}
+            count: int = (await post("/tokenize", body))["count"]
+            return count
+
+        chat = await post("/v1/chat/completions", {**ASKED, **TOOLS})
+        turn = chat["choices"][0]["message"]
+        (call,) = turn["tool_calls"]
+        assert call["function"]["name"] == name
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "Rain."}
+        after = {**ASKED, **TOOLS, "max_tokens": 1, "messages": [*question, turn, result]}
+        used = (await post("/v1/chat/completions", after))["usage"]["prompt_tokens"]
+        function = {"name": name, "arguments": json.dumps(shown)}
+        meant = {**turn, "tool_calls": [{**call, "function": function}]}
+        assert used == await tokens([*question, meant, result])
+
+        response = await post("/v1/responses", SAID)
+        (item,) = response["output"]
+        output = {"type": "function_call_output", "call_id": item["call_id"], "output": "Rain."}
+        asked = {"role": "user", "content": "hi"}
+        by_items = {**SAID, "max_output_tokens": 1, "input": [asked, item, output]}
+        by_id = {**by_items, "input": [output], "previous_response_id": response["id"]}
+        for body in (by_items, by_id):
+            assert (await post("/v1/responses", body))["usage"]["input_tokens"] == used
+
+        tools = [{"name": "get_weather", "input_schema": CITY}]
+        ask = {"model": chat["model"], "max_tokens": 64, "temperature": 0, "tools": tools}
+        message = await post("/v1/messages", {**ask, "messages": question})
+        (block,) = message["content"]
+        results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "Rain."}]
+        turns = [*question, {"role": "assistant", "content": [block]}]
+        await post(
+            "/v1/messages", {**ask, "messages": [*turns, {"role": "user", "content": results}]}
+        )

@@ -1,5 +1,6 @@
 """Conversations that go on: messages with messages, token ids with token ids."""
 
+import json
 from typing import Any
 
 import pytest
@@ -70,15 +71,28 @@ def test_messages_and_ids_do_not_mix(
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"a": 1', '{"a": ' + "[" * 100_000, r'{"a": "\ud800"}', '{"a": NaN}']
+    ("arguments", "shown"),
+    [
+        ('{"a": 1', {"unparsed": '{"a": 1'}),
+        ('{"a": ' + "[" * 100_000, {"unparsed": '{"a": ' + "[" * 100_000}),
+        (r'{"a": "\ud800"}', {"a": "\N{REPLACEMENT CHARACTER}"}),
+        ('{"a": NaN}', {"a": "NaN"}),
+    ],
 )
-def test_a_call_that_was_cut_or_is_no_json_goes_on_without_arguments(arguments: str) -> None:
+def test_a_call_that_was_cut_or_is_no_json_goes_on_as_it_was(
+    arguments: str, shown: dict[str, object]
+) -> None:
     record = make_record(tools=[{"type": "function", "name": "clock"}])
     say(record, '<tool_call>\n{"name": "clock", "arguments": ' + arguments)
     record.end(Ending(status=Status.INCOMPLETE, usage=Usage(3, 1)))
     said = with_output(Conversation([USER]), record)
     (call,) = said.messages[-1]["tool_calls"]
-    assert call["function"] == {"name": "clock", "arguments": {}}
+    assert call["function"] == {"name": "clock", "arguments": shown}
+    sent = record.calls
+    assert read_response_request({"input": sent}, model="toy").input[0]["tool_calls"] == [call]
+    (kept,) = [i for i in input_items(said, "resp_1") if i["type"] == "function_call"]
+    written = arguments if "unparsed" in shown else json.dumps(shown, ensure_ascii=False)
+    assert kept["arguments"] == written
 
 
 def test_items_of_the_input() -> None:
