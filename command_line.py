@@ -112,7 +112,7 @@ def serve(
         steps = FirstSteps(plan.settings.model_name, needs_key=bool(tree["serve"]["api_keys"]))
         with make_server_report(plan.settings.logs.format, steps) as report:
             plan = trio.run(fetch_plan, plan, model, tree, report)
-            code = trio.run(run_server, plan, report)
+            code = trio.run(run_server, plan, report, sources.unknown)
     raise SystemExit(code)
 
 

@@ -40,8 +40,10 @@ from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .responses.verbs import carry_out
 from .schema.fields import JsonObject
+from .schema.tables import Body
 from .settings import LOCAL, MemoryBudget, ServeSettings
 from .totals import Totals
+from .unknown_fields import UnknownFields
 from .viewers import Viewers
 
 # Between two looks at whether all connections are held.
@@ -85,6 +87,7 @@ class Application:
     metrics: Metrics = attrs.field(init=False)
     keep_alive: KeepAlive = attrs.field(init=False)
     access_log: AccessLog = attrs.field(init=False)
+    unknown_fields: UnknownFields = attrs.field(init=False)
     # In which the model answers: reasoning, calls of tools, text.
     answer_format: AnswerFormat = attrs.field(init=False)
 
@@ -142,6 +145,7 @@ class Application:
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
         self.keep_alive = KeepAlive(settings.sse_keep_alive_s)
         self.access_log = AccessLog(settings.access_log)
+        self.unknown_fields = UnknownFields(settings.unknown_fields)
 
     @property
     def model_names(self) -> list[str]:
@@ -322,10 +326,15 @@ class Call:
     # What stands in the path for `{id}`, and behind the path.
     resource_id: str = ""
     query: str = ""
+    # The table of its body, where its route takes one.
+    table: Body | None = None
 
     async def read_body(self) -> JsonObject:
         """Its JSON body, as tables read it. Raises `ApiError`."""
-        return self.application.with_model_name(await self.connection.read_json())
+        values = await self.connection.read_json()
+        if self.table is not None:
+            self.application.unknown_fields.check(self.table, values)
+        return self.application.with_model_name(values)
 
     def check_accepting(self) -> None:
         """Raises `ApiError` 503 where no new work is taken; what a life before has claimed is none.

@@ -15,6 +15,9 @@ import msgspec
 from ..engine.config import setting
 from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, RuntimeSettings
 
+# What becomes of a field of a request that no table names.
+WARN, IGNORE, REFUSE = "warn", "ignore", "refuse"
+POLICIES = (WARN, IGNORE, REFUSE)
 # What a person still takes for a text that flows; more than a second is no stream.
 MERGE_MS_MAX = 1000
 
@@ -219,6 +222,11 @@ class ServeSettings:
     )
     allowed_origins: tuple[str, ...] = setting(
         (), help="Browser origin to accept besides our own.", option="allowed-origin"
+    )
+    unknown_fields: str = setting(
+        WARN,
+        one_of=POLICIES,
+        help="Fields of requests that are not known: log each name once, ignore, or refuse them.",
     )
     reasoning_parser: str = setting(
         REASONING_AUTO,

@@ -44,9 +44,9 @@ ROOMS = {
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
-        "span_export", "schema", "http", "openai", "anthropic", "responses", "completions",
-        "viewers", "commands", "application", "routes", "websocket", "serving", "frontend_home",
-        "load_reports", "frontend_process",
+        "span_export", "schema", "unknown_fields", "http", "openai", "anthropic", "responses",
+        "completions", "viewers", "commands", "application", "routes", "websocket", "serving",
+        "frontend_home", "load_reports", "frontend_process",
     ],
     "fuzz": [
         "drawing", "fuzzer", "observers", "other_process", "doubles", "chaos", "kv_accounting",

@@ -23,8 +23,9 @@ GROUPS = {
     "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
     "Conversation": "system temperature max-tokens seed",
     "Batch": "in-flight url",
-    "Server": "host port api-key admin-key allowed-host allowed-origin vllm-metrics resume-keep"
-    " sse-keep-alive demo grace access-log throughput-log log-format log-level otlp-endpoint",
+    "Server": "host port api-key admin-key allowed-host allowed-origin unknown-fields vllm-metrics"
+    " resume-keep sse-keep-alive demo grace access-log throughput-log log-format log-level"
+    " otlp-endpoint",
     "Processes": "engines frontends spare-engines spare-frontends workers threads",
     "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
     "Memory": "kv-blocks prefix-cache",

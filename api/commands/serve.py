@@ -7,7 +7,7 @@ taken here and nowhere below.
 import logging
 import resource
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import trio
@@ -31,8 +31,11 @@ DESCRIPTORS_WANTED = 65_536
 ONE_WISH_S = 0.2
 
 
-async def serve(plan: ServePlan, on_event: OnEvent) -> int:
-    """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
+async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()) -> int:
+    """Serve until signalled; returns the exit code, raises what `Root.run` raises.
+
+    The log begins with `warnings`.
+    """
     _allow_descriptors()
     if not plan.settings.core_dumps:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -42,6 +45,8 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
         if warning := short_cache(plan.settings.engine):
+            logger.warning("%s", warning)
+        for warning in warnings:
             logger.warning("%s", warning)
         signals = partial(take_signals, root.drain, stop)
         await start_service(nursery, signals, name="signals", waits_for="signals")

@@ -10,9 +10,11 @@ boolean of a settings file are all one to it. So what was written is checked bef
 
 import difflib
 import math
+import os
 import pathlib
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
@@ -28,8 +30,12 @@ from cyclopts import (
 )
 from cyclopts.config import Dict, Env
 
+from ...nurseries.processes.spawned import PASS_VARIABLE
+
 PREFIX = "TRIOLET_"
 FILE_OPTION = "--config"
+# Variables that are no options: what children inherit.
+PROCESS_VARIABLES = (PASS_VARIABLE,)
 # Which table is read for which command.
 TABLES = {
     ("serve",): "serve",
@@ -54,6 +60,19 @@ _TYPE_NAMES = {
 def environment() -> Env:
     """`--max-model-len` is `TRIOLET_MAX_MODEL_LEN`, whatever the command."""
     return Env(PREFIX, command=False, show=False)
+
+
+def unknown_variables(environ: Iterable[str], options: Iterable[str]) -> Iterator[str]:
+    """A sentence for each variable with our prefix that is none of these options'.
+
+    Options are written as `--max-model-len`.
+    """
+    known = [PREFIX + re.sub(r"[-.]", "_", name.lstrip("-")).upper() for name in options]
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in {*known, *PROCESS_VARIABLES}:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"{name!a} in the environment is not a setting of this command{hint}"
 
 
 def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -135,13 +154,19 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class Sources:
-    """Notes, asked last, what set which option; an option that is not in it has its default."""
+    """Notes, asked last, what set which option; an option that is not in it has its default.
+
+    `unknown` has a sentence for each of our variables that set none.
+    """
 
     of_option: dict[str, str] = attrs.field(factory=dict, init=False)
+    unknown: list[str] = attrs.field(factory=list, init=False)
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Called by the parser, once for each command line."""
         self.of_option.clear()
+        names = [name for argument in arguments for name in argument.names]
+        self.unknown = list(unknown_variables(os.environ, names))
         for argument in arguments:
             if argument.tokens:
                 token = argument.tokens[0]

@@ -180,7 +180,7 @@ async def dispatch(
         return
     if route is not None:
         principal = authorize(request, application, is_open=route.is_open, is_admin=route.is_admin)
-        parts = (match.resource_id, request.query)
+        parts = (match.resource_id, request.query, route.body)
         await route.handler(Call(connection, application, principal, *parts))
         return
     authorize(request, application, is_open=False)

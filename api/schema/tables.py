@@ -5,7 +5,7 @@ reads, documents and tests: what no table names is never read, so the OpenAPI do
 of the tables cannot lie, and tests take their bad values from there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -113,6 +113,18 @@ class Body:
             if name not in found:
                 raise missing(prefix + name)
         return found
+
+    def unknown(self, values: JsonObject, path: str = "") -> Iterator[str]:
+        """Names of fields that `read` ignores, in objects with tables of their own as well."""
+        if self.strict:
+            return
+        prefix = f"{path}." if path else ""
+        for name, value in values.items():
+            field = self.fields.get(name)
+            if field is None:
+                yield prefix + name
+            elif isinstance(field.kind, Nested) and isinstance(value, dict):
+                yield from field.kind.body.unknown(value, prefix + name)
 
     def schema(self) -> JsonObject:
         """As JSON Schema."""

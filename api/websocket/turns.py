@@ -18,6 +18,7 @@ from ..access_log import AccessEntry
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.held import TurnState, encode_turn
+from ..openai.responses_fields import RESPONSES
 from ..openai.responses_request import (
     ResponseRequest,
     ResumeRequest,
@@ -29,6 +30,7 @@ from ..responses.response_reader import ResponseReader
 from ..routes.table import SOCKET_PATH
 from ..schema.fields import JsonObject, ObjectFields, decode_object
 from ..settings import SocketLimits
+from ..unknown_fields import EVENT_FIELDS
 from .lanes import CANCELLED, Lanes, Start, Turn
 from .writer import SocketWriter, error_event
 
@@ -72,6 +74,7 @@ class SocketTurns:
 
     def read_request(self, event: JsonObject) -> ResponseRequest:
         """Of a `response.create`. Raises `ApiError`."""
+        self.application.unknown_fields.check(RESPONSES, event, EVENT_FIELDS)
         return read_response_request(
             self.application.with_model_name(event),
             model=self.application.generator.model_name,

@@ -224,3 +224,12 @@ def test_values(hint: Any, right: list[object], wrong: list[object]) -> None:
 
 def test_what_may_be_a_secret_is_not_quoted() -> None:
     assert fault_of_value(tuple[str, ...], [12345]) == "must be text"
+
+
+def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORT", "PROT", "API_KEY", "LIMITS_HTTP_HEAD_S", "PASS_ENV", "MODEL"):
+        monkeypatch.setenv(f"TRIOLET_{name}", "1")
+    bound([])
+    (sentence,) = sources.unknown
+    assert "TRIOLET_PROT" in sentence
+    assert sentence.endswith("did you mean TRIOLET_PORT?")
