@@ -29,13 +29,13 @@ def hide_keys() -> None:
 
     Before the commands are imported, as that takes seconds; the words were read already.
     """
-    if any(word.startswith(KEY_OPTIONS) for word in sys.argv):
+    if any(word.partition("=")[0] in KEY_OPTIONS for word in sys.argv):
         from .nurseries.processes.title import set_title
 
         set_title("starting")
         print(
             "triolet: warning: other users may have read the key on the command line;"
-            " set TRIOLET_API_KEY or TRIOLET_ADMIN_KEY instead",
+            " set TRIOLET_API_KEY or TRIOLET_ADMIN_KEY, or name a file by --api-key-file",
             file=sys.stderr,
         )
 

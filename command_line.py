@@ -17,10 +17,11 @@ from .api.commands.options import (
     ChatOptions,
     EngineOptions,
     FileOptions,
+    KeyFileOptions,
     Model,
     ServeOptions,
 )
-from .api.commands.plan import fetch_plan, make_plan
+from .api.commands.plan import fetch_plan, make_plan, with_file_keys
 from .api.commands.sources import (
     Sources,
     check_written,
@@ -86,7 +87,7 @@ BenchModel = Annotated[
     str | None, Parameter(help="Model folder, or `tiny` or `small`; without it the bundled one.")
 ]
 SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
-CHAOS, FILE = ChaosOptions(), FileOptions()
+CHAOS, FILE, KEYS = ChaosOptions(), FileOptions(), KeyFileOptions()
 
 
 @app.command(help_epilogue=MORE)
@@ -94,6 +95,7 @@ def serve(
     model: Model = None,
     *,
     options: Annotated[Any, FLAT] = SERVE,
+    keys: Annotated[KeyFileOptions, FLAT] = KEYS,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions, and
@@ -107,7 +109,7 @@ def serve(
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        tree = attrs.asdict(options)
+        tree = with_file_keys(attrs.asdict(options), **attrs.asdict(keys))
         plan = make_plan(model, tree)
         steps = FirstSteps(plan.settings.model_name, needs_key=bool(tree["serve"]["api_keys"]))
         with make_server_report(plan.settings.logs.format, steps) as report:
@@ -334,6 +336,7 @@ def show(
     model: Model = None,
     *,
     options: Annotated[Any, FLAT] = SERVE,
+    keys: Annotated[KeyFileOptions, FLAT] = KEYS,
     file: Annotated[FileOptions, FLAT] = FILE,
     json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
 ) -> None:
@@ -341,7 +344,7 @@ def show(
     from .api.commands.config_show import settings_text
     from .api.commands.exits import print_whole
 
-    print_whole(settings_text((options, file), model, sources.of_option, as_json=json))
+    print_whole(settings_text((options, keys, file), model, sources.of_option, as_json=json))
 
 
 @app.command

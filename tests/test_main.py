@@ -260,3 +260,8 @@ print(sys.argv[1:], open("/proc/self/cmdline").read())
     assert found.stdout.startswith(f"{words} triolet: starting")
     assert found.stdout.count("secret") == 1
     assert "TRIOLET_API_KEY" in found.stderr
+    words = ["serve", "--api-key-file", "/etc/keys"]  # which is no key
+    found = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
+    )
+    assert found.stderr == ""

@@ -23,9 +23,9 @@ GROUPS = {
     "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
     "Conversation": "system temperature max-tokens seed",
     "Batch": "in-flight url",
-    "Server": "host port api-key admin-key allowed-host allowed-origin unknown-fields vllm-metrics"
-    " resume-keep sse-keep-alive demo grace access-log throughput-log log-format log-level"
-    " otlp-endpoint",
+    "Server": "host port api-key api-key-file admin-key admin-key-file allowed-host allowed-origin"
+    " unknown-fields vllm-metrics resume-keep sse-keep-alive demo grace access-log throughput-log"
+    " log-format log-level otlp-endpoint",
     "Processes": "engines frontends spare-engines spare-frontends workers threads",
     "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
     "Memory": "kv-blocks prefix-cache",
@@ -93,6 +93,8 @@ def _note(name: str, sentence: str, *, empty: bool = False, env_var: str = "") -
     return Parameter(help=sentence, group=group, show_default=not empty, env_var=env_var or None)
 
 
+# An option that may be given often, and has no word that empties it.
+_LIST = Parameter(negative=(), show_default=False)
 # The positional argument of every command that has a model.
 Model = Annotated[
     str | None,
@@ -116,6 +118,22 @@ class FileOptions:
             empty=True,
         ),
     ] = ""
+
+
+@attrs.frozen(kw_only=True)
+class KeyFileOptions:
+    """Files with keys, which are read once at the start; the settings have the keys alone."""
+
+    api_key_file: Annotated[
+        tuple[str, ...],
+        _note("api-key-file", "File of keys that clients may send, one a line; repeatable."),
+        _LIST,
+    ] = ()
+    admin_key_file: Annotated[
+        tuple[str, ...],
+        _note("admin-key-file", "File of admin keys, one a line; repeatable."),
+        _LIST,
+    ] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -42,6 +42,8 @@ _DEVICES = pathlib.Path("/dev")
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 # Of a key for an address that others reach: 64 bits even where it is only of hexadecimal digits.
 KEY_CHARACTERS_MIN = 16
+# Some thousand keys; a larger file is a mistake.
+KEY_FILE_BYTES_MAX = 64 * 2**10
 # Of all that was written, in whatever place, the one typed tree. Values are not converted: their
 # types are checked by the classes, which name the setting.
 _CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
@@ -95,6 +97,46 @@ def make_plan(
         port=listen.port,
         demo_token=serve.demo_token,
     )
+
+
+def with_file_keys(
+    options: Mapping[str, Any],
+    *,
+    api_key_file: Iterable[str] = (),
+    admin_key_file: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The tree of `make_plan`, with the keys in these files behind its own.
+
+    Raises `InvalidParameter` for one that cannot be read, or has no key.
+    """
+    serve = options["serve"]
+    of_files = {
+        "api_keys": _keys_in("api_key_file", api_key_file),
+        "admin_keys": _keys_in("admin_key_file", admin_key_file),
+    }
+    return {**options, "serve": {**serve, **{k: (*serve[k], *v) for k, v in of_files.items()}}}
+
+
+def _keys_in(option: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """Keys of all these files: lines without the blanks around them, as editors end each."""
+    found: list[str] = []
+    for path in paths:
+        try:
+            with pathlib.Path(path).expanduser().open("rb") as file:
+                content = file.read(KEY_FILE_BYTES_MAX + 1)
+            lines = content.decode("utf-8-sig").splitlines()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise InvalidParameter(option, f"cannot be read: {path}: {reason}") from error
+        except UnicodeDecodeError:  # whose text has bytes of a key
+            raise InvalidParameter(option, f"is not UTF-8: {path}") from None
+        if len(content) > KEY_FILE_BYTES_MAX:
+            raise InvalidParameter(option, f"is larger than {KEY_FILE_BYTES_MAX} bytes: {path}")
+        keys = [line.strip() for line in lines if line.strip()]
+        if not keys:  # nobody could come in, or without other keys everybody
+            raise InvalidParameter(option, f"has no key: {path}")
+        found += keys
+    return tuple(found)
 
 
 async def fetch_plan(

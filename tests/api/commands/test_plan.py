@@ -9,7 +9,13 @@ import pytest
 import trio
 
 from triolet.api.commands.options import ServeOptions
-from triolet.api.commands.plan import fetch_plan, is_loopback, make_plan, short_cache
+from triolet.api.commands.plan import (
+    fetch_plan,
+    is_loopback,
+    make_plan,
+    short_cache,
+    with_file_keys,
+)
 from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import JournalSettings, SupervisionSettings
@@ -131,6 +137,43 @@ def test_an_open_address_needs_keys_that_are_not_guessed(name: str, keys: tuple[
         plan_of(listen={"host": "0.0.0.0"}, serve=serve)
     assert caught.value.parameter == name
     plan_of(serve=serve)
+
+
+def test_keys_come_from_files(tmp_path: pathlib.Path) -> None:
+    users, admins, more = (tmp_path / name for name in ("users", "admins", "more"))
+    users.write_bytes(b"\xef\xbb\xbfone\r\n\n  two \n")
+    admins.write_text("root")
+    more.write_text("three\n")
+    tree = attrs.asdict(ServeOptions())
+    tree["serve"]["api_keys"] = ("own",)
+    files = [str(users), str(more)]
+    tree = with_file_keys(tree, api_key_file=files, admin_key_file=[str(admins)])
+    serve = settings_of_text(make_plan(None, tree).frontend_settings).serve
+    assert serve.api_keys == ("own", "one", "two", "three")
+    assert serve.admin_keys == ("root",)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (b"", "has no key"),
+        (b" \n\r\n", "has no key"),
+        (b"secret\xff", "is not UTF-8"),
+        (b"secret\n" * 10_000, "is larger than"),
+    ],
+)
+def test_a_file_without_keys_starts_no_server(
+    tmp_path: pathlib.Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidParameter, match=said) as caught:
+        with_file_keys(attrs.asdict(ServeOptions()), admin_key_file=[str(path)])
+    assert caught.value.parameter == "admin_key_file"
+    assert str(path) in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_all_web_pages_are_let_in_with_a_key_alone() -> None:

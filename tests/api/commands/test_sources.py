@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.api.commands.config_show import rows_of
-from triolet.api.commands.options import ServeOptions
+from triolet.api.commands.options import KeyFileOptions, ServeOptions
 from triolet.api.commands.sources import TABLES, fault_of_text, fault_of_value
 from triolet.command_line import app, run_words, sources
 
@@ -137,7 +137,8 @@ def test_a_wrong_word_or_variable_is_a_usage_error(
 
 def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
     """So that a source that is noted under a name is found under it."""
-    names = {row.option for row in rows_of(ServeOptions(), {})}
+    groups = (ServeOptions(), KeyFileOptions())
+    names = {row.option for group in groups for row in rows_of(group, {})}
     arguments = app["serve"].assemble_argument_collection()
     leaves = {argument.name for argument in arguments if not argument.children}
     assert names <= leaves
