@@ -75,6 +75,8 @@ class ChatAnswer:
     created: int
     model: str
     with_token_ids: bool = False
+    # Chunks have `usage`, null before the last one, as OpenAI's have when it is asked for.
+    has_usage: bool = False
     # None: without logprobs.
     formatter: LogprobFormatter | None = None
     # None: without those of the prompt.
@@ -193,7 +195,8 @@ class ChatAnswer:
         self, delta: JsonObject, index: int, finish_reason: str | None = None
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**chunk, "usage": None} if self.has_usage else chunk
 
 
 def stop_reason_of(reason: FinishReason | None, stop_reason: str | int | None) -> str | int | None:

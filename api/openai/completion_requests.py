@@ -57,7 +57,7 @@ _FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
 CHAT_KIND, COMPLETIONS_KIND = "chatcmpl", "cmpl"
 STREAM_OPTIONS = Body(
     {
-        "include_usage": Field(FLAG, "A last chunk has the usage."),
+        "include_usage": Field(FLAG, "A last chunk has the usage; in others it is null."),
         "continuous_usage_stats": Field(FLAG, "Every chunk has the usage so far."),
     }
 )

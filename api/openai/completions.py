@@ -35,6 +35,8 @@ class CompletionsAnswer:
     created: int
     model: str
     with_token_ids: bool = False
+    # See `ChatAnswer`.
+    has_usage: bool = False
     # None: without logprobs of choices.
     formatter: LogprobFormatter | None = None
     # With `echo` they begin with the prompt's.
@@ -124,13 +126,14 @@ class CompletionsAnswer:
         return choice
 
     def _object(self, choices: list[JsonObject]) -> JsonObject:
-        return {
+        made: JsonObject = {
             "id": self.completion_id,
             "object": "text_completion",
             "created": self.created,
             "model": self.model,
             "choices": choices,
         }
+        return {**made, "usage": None} if self.has_usage else made
 
 
 def _choice(

@@ -158,6 +158,7 @@ async def test_choices_of_a_chat() -> None:
     *chunks, usage, done = await ask(CHAT_PATH, {**CHAT, "n": 2, **USAGE})
     texts, roles, ends = ["", ""], [0, 0], [0, 0]
     for chunk in chunks:
+        assert chunk["usage"] is None
         (choice,) = chunk["choices"]
         texts[choice["index"]] += choice["delta"].get("content", "")
         roles[choice["index"]] += choice["delta"].get("role") == "assistant"
@@ -178,6 +179,7 @@ async def test_choices_of_prompts_are_numbered_through() -> None:
     assert (usage["choices"], usage["usage"]) == ([], body["usage"])
     texts = [""] * 4
     for chunk in chunks:
+        assert chunk["usage"] is None
         texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert texts == ["aHello world"] * 2 + ["bHello world"] * 2
 
