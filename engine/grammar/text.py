@@ -98,7 +98,10 @@ def check_grammar(wanted: StructuredOutputs) -> None:
 
     Blocks for milliseconds, of large schemas for some hundred; mostly without Python's lock.
     """
-    matcher = LLMatcher(_BYTES, grammar_text(wanted), log_level=0, limits=LIMITS)
+    text = grammar_text(wanted)
+    matcher = LLMatcher(_BYTES, text, log_level=0, limits=LIMITS)
+    if matcher.is_error() and _names_tokens(text):
+        return
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
@@ -108,6 +111,17 @@ def check_grammar(wanted: StructuredOutputs) -> None:
         raise refused(f"more than {SUSPECTS_MAX} patterns repeat repetitions")
     for pattern in suspects:
         _try_pattern(pattern)
+
+
+def _names_tokens(text: str) -> bool:
+    """Whether a grammar fails only by tokens in it, which no vocabulary but the model's has.
+
+    Raises `InvalidParameter` where it fails without a vocabulary as well.
+    """
+    is_error, reports = LLMatcher.validate_grammar_with_warnings(text, limits=LIMITS)
+    if is_error:
+        raise refused(reports[0])
+    return any("no tokenizer" in report for report in reports)
 
 
 def _patterns_of(wanted: StructuredOutputs) -> Iterator[str]:

@@ -374,6 +374,9 @@ SERVED_FORMS = [
     StructuredOutputs.grammar('start: "a" | B\nB: /[0-9]+/'),
     StructuredOutputs.grammar('root ::= "a" | [0-9]+'),
     StructuredOutputs.grammar('\n\n  start : "a"'),
+    # Tokens of a model's own, as forced calls have them.
+    StructuredOutputs.grammar('start: <[151657]> %json {"type": "object"} <[151658]>'),
+    StructuredOutputs.grammar('start: <|python_tag|> "a"'),
     StructuredOutputs.json({"pattern": "^([a-z]{1,20} ){1,200}$"}),
     StructuredOutputs.json({"properties": {"pattern": {"pattern": "^(a{1,30}){1,30}$"}}}),
 ]
@@ -393,6 +396,7 @@ REFUSED_FORMS = [
     (StructuredOutputs.regex("(" * 5000 + ")" * 5000), "regex"),
     (StructuredOutputs.regex("["), "regex"),
     (StructuredOutputs.grammar("start: missing"), "missing"),
+    (StructuredOutputs.grammar("start: <[151657]> missing"), "missing"),
     (StructuredOutputs.grammar("root ::= " + "(" * 5000), "served"),
     (StructuredOutputs.grammar("nonsense"), "served"),
     (StructuredOutputs.grammar("root ::= a"), "not found"),
