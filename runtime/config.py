@@ -5,6 +5,7 @@ environment, file) is for `api.commands`. Settings of clients' connections are `
 """
 
 import random
+from typing import Any
 
 import attrs
 
@@ -144,10 +145,11 @@ class SupervisionSettings:
         if self.backoff_max_s < self.backoff_min_s:
             raise InvalidParameter("backoff_max_s", "must be at least backoff_min_s")
 
-    def policy(self, chance: random.Random) -> SupervisionPolicy:
-        """The machine that decides by these values; `chance` spreads its delays."""
+    def policy(self, chance: random.Random, **options: Any) -> SupervisionPolicy:
+        """The machine that decides by these values and fields; `chance` spreads its delays."""
         return SupervisionPolicy(
             chance,
+            **options,
             restart_limit=self.restart_limit,
             restart_period_s=self.restart_period_s,
             backoff_min_s=self.backoff_min_s,

@@ -143,7 +143,7 @@ def check_link(path: pathlib.Path) -> None:
 
     It may end in its folder, or in `blobs` of the hub's cache, whose snapshots consist of links.
     """
-    if not path.is_symlink():
+    if not os.path.islink(path):  # which raises for no name, however long
         return
     folder, target = (pathlib.Path(os.path.realpath(place)) for place in (path.parent, path))
     is_cached = folder.parent.name == "snapshots"

@@ -65,8 +65,8 @@ def _draw_event(chance: Random) -> Event:
         case "wait":
             return Wait(chance.choice(WAITS_S))
         case _:
-            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS, Death.SHORTAGE)
-            return Exit(child, chance.choices(deaths, (0.62, 0.3, 0.03, 0.05))[0])
+            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS, Death.SHORTAGE, Death.REFUSED)
+            return Exit(child, chance.choices(deaths, (0.6, 0.29, 0.03, 0.05, 0.03))[0])
 
 
 @attrs.define(eq=False)
@@ -111,11 +111,13 @@ def _check_decision(
     counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
     if reading.ready_at is not None and now - reading.ready_at >= QUIET_S:
         reading.delays.clear()
-    from_outside = event.death in (Death.SHORTAGE, Death.KILLED)
+    from_outside = event.death in (Death.SHORTAGE, Death.KILLED, Death.REFUSED)
+    is_hopeless = event.death is Death.HOPELESS
+    is_hopeless |= event.death is Death.REFUSED and not reading.has_been_ready
     counts = not (from_outside and reading.has_been_ready)
     if event.death is Death.KILLED and reading.ready_at is not None:
         assert decision == Restart(event.child, at=now), "killed: at once, whatever was before"
-    elif event.death is Death.HOPELESS or (counts and len(counted) >= policy.restart_limit):
+    elif is_hopeless or (counts and len(counted) >= policy.restart_limit):
         assert decision == Escalate(event.child, len(counted))
     else:
         assert isinstance(decision, Restart)

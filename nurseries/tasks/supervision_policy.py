@@ -4,11 +4,13 @@ Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is d
 
 The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a restart. More than
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
-not help, so the policy escalates. A *hopeless* exit (the child itself says that no successor could
-do better) escalates at once. One that was *killed* from outside after it had become ready says
-nothing about the child: it is restarted at once, and counts toward nothing. A kill before it was
-ready again and a *shortage* (its owner lacks what a run takes) do not count either once it has been
-ready, but back off: whatever kills or starves it may do so as often as it likes.
+not help, so the policy escalates; unless `gives_up_served` says no, for a child that has served. A
+*hopeless* exit escalates at once, and a *refused* start of a child that has never served: of one
+that has, what it refuses for (a folder that is away) is a shortage. One that was *killed* from
+outside after it had become ready says nothing about the child: it is restarted at once, and counts
+toward nothing. A kill before it was ready again and a *shortage* (its owner lacks what a run takes)
+do not count either once it has been ready, but back off: whatever kills or starves it may do so as
+often as it likes.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
@@ -17,6 +19,7 @@ smallest one; a run in between repeats the last.
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 import attrs
@@ -32,6 +35,7 @@ class Death(enum.Enum):
     FAULT = "fault"  # the child's own, as far as is known
     KILLED = "killed"  # by SIGKILL from outside, not for want of memory; or stopped from outside
     SHORTAGE = "shortage"  # its owner had no memory, descriptor or process for it
+    REFUSED = "refused"  # the child says that it cannot start: a successor now neither
     HOPELESS = "hopeless"  # no successor could do better
 
 
@@ -85,6 +89,10 @@ class SupervisionPolicy:
     minimum_uptime_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
     # As long as the period: by then it has no restart on its account any more.
     quiet_s: float = attrs.field(default=60.0, validator=attrs.validators.ge(0))
+    # Whether too many faults end a child that was ready once; else it backs off, for ever.
+    gives_up_served: Callable[[], bool] = lambda: True
+    # Whether the children were ready under a policy before this one.
+    have_served: bool = False
 
     _children: dict[str, _ChildRecord] = attrs.field(factory=dict, init=False)
 
@@ -110,10 +118,12 @@ class SupervisionPolicy:
             return Restart(child, at=now)
         counts = death is Death.FAULT or not record.has_been_ready
         is_over_limit = counts and len(record.restarts) == self.restart_limit
-        if death is Death.HOPELESS or is_over_limit:
+        is_lasting = record.has_been_ready and not self.gives_up_served()
+        is_refused = death is Death.REFUSED and not record.has_been_ready
+        if death is Death.HOPELESS or is_refused or (is_over_limit and not is_lasting):
             del self._children[child]
             return Escalate(child, restarts=len(record.restarts))
-        if counts:
+        if counts and not is_over_limit:
             record.restarts.append(now)
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
 
@@ -128,7 +138,7 @@ class SupervisionPolicy:
         return min(self.backoff_max_s, self.backoff_min_s * 2.0**record.doublings)
 
     def _record(self, child: str) -> _ChildRecord:
-        return self._children.setdefault(child, _ChildRecord())
+        return self._children.setdefault(child, _ChildRecord(has_been_ready=self.have_served))
 
     def check_invariants(self) -> None:
         """Asserts what must hold after every event."""

@@ -24,7 +24,7 @@ from ..config import RuntimeSettings
 from ..events import ChildFailed, OnEvent
 from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
 from .child_process import ChildProcess, run_child_process
-from .process_supervisor import ProcessSupervisor, RunChild
+from .process_supervisor import ProcessSupervisor, RunChild, WorkerlessOwner
 
 # By name, not by import: what checks forms is not this process's business.
 FORM_MODULE = "triolet.runtime.forms.form_process"
@@ -33,7 +33,7 @@ LINK_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
-class FormFleet:
+class FormFleet(WorkerlessOwner):
     """The form processes of one run, ranks 0 to `count` - 1.
 
     `on_link` gets a frontend's end of a new socketpair, which is its own then.
@@ -65,6 +65,7 @@ class FormFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             blocked_s=BLOCKED_S,
+            gives_up_served=lambda: False,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
@@ -102,18 +103,6 @@ class FormFleet:
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """A form process takes links; its frontend gets one if it is there."""
         self.link(rank)
-
-    def handle_failing(self, rank: int, cause: str) -> None:
-        """The frontend sees the end of its link."""
-
-    def handle_hung(self, rank: int, cause: str) -> None:
-        """A form process has no workers."""
-
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
-        """A form process computes no steps."""
-
-    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
-        """The frontend has seen the end of its link."""
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """A form process says what it does, while it is watched."""

@@ -4,6 +4,7 @@ The home of one that is given up goes on at another, but for its connections, wh
 module is given by name, since this floor imports nothing of HTTP.
 """
 
+import math
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,8 @@ from .frontend_homes import FrontendHomes
 from .held_connections import HeldConnections
 from .homes.home_owners import HomeOwners
 from .membership import FrontendDirectory
-from .process_supervisor import ProcessSupervisor, RunChild
+from .process_supervisor import ProcessSupervisor, RunChild, WorkerlessOwner
+from .unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
 
 # A control socket holds some hundred messages: who takes none for so long hangs; another serves.
 PASS_TIMEOUT_S = 2.0
@@ -59,7 +61,7 @@ RELAYS_MAX = 256
 
 
 @attrs.define(eq=False)
-class FrontendFleet:
+class FrontendFleet(WorkerlessOwner):
     """The frontends of one run: `count` processes of `module`.
 
     `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
@@ -74,31 +76,27 @@ class FrontendFleet:
     engines: Callable[[], EngineMembership]
     on_membership: Callable[[FrontendMembership], None]
     on_event: OnEvent
-    # What the root says to a question of an operator.
-    answer: Answer
+    answer: Answer  # what the root says to a question of an operator
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
     on_ready: Callable[[int], None] = lambda rank: None  # a frontend takes orders
     pass_timeout_s: float = PASS_TIMEOUT_S
-    # Of the whole run: spares wait until all its processes are ready.
-    readiness: Readiness = attrs.field(factory=Readiness)
+    unavailable_s: float = UNAVAILABLE_AFTER_S
+    readiness: Readiness = attrs.field(factory=Readiness)  # of all processes of the run
     run_child: RunChild = run_child_process
     kernel: Kernel = KERNEL
-    # Spreads the delays of restarts.
-    chance: random.Random = attrs.field(factory=random.Random)
+    chance: random.Random = attrs.field(factory=random.Random)  # spreads the delays of restarts
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    # Set and replaced whenever a frontend came, went, or reported its load.
+    # Set and replaced when a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # With their journals, beyond every life of a rank.
-    homes: FrontendHomes = attrs.field(init=False)
+    homes: FrontendHomes = attrs.field(init=False)  # with their journals, beyond each life
     # What all frontends count, beyond every life of each; None before `run`.
     _counters: CounterMemory | None = attrs.field(default=None, init=False)
-    # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
-    _has_served: bool = attrs.field(default=False, init=False)
     _draining: bool = attrs.field(default=False, init=False)
+    _away_s: float = attrs.field(default=math.inf, init=False)  # when the last ready one went
     _connections: int = attrs.field(default=0, init=False)
     _relays: int = attrs.field(default=0, init=False)
 
@@ -118,6 +116,8 @@ class FrontendFleet:
             preparation=self.settings_text.encode(),
             fds_of=lambda rank: list(self._descriptors(rank).values()),
             blocked_s=BLOCKED_S,
+            # The last one comes back, however often it dies.
+            gives_up_served=lambda: len(self.processes.failed) + 1 < self.count,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
@@ -167,14 +167,18 @@ class FrontendFleet:
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
 
-        The descriptor stays the caller's. Waits while no frontend is up; one that is dead or hangs
-        is passed by. What was sent to one that dies is passed to its successor if it is held, also
-        if it was not read; else its client sees a reset.
+        The descriptor stays the caller's. Waits while no frontend is up, but answers its client
+        itself when none was for `unavailable_s`; one that is dead or hangs is passed by. What was
+        sent to one that dies is passed to its successor if it is held, also if it was not read;
+        else its client sees a reset.
         """
         while True:
             rank = self.balancer.choose()
             if rank is None:
-                await self.changed.wait()
+                with trio.move_on_at(self._away_s + self.unavailable_s) as patience:
+                    await self.changed.wait()
+                if patience.cancelled_caught:
+                    return answer_unavailable(fd)
                 continue
             child = self.processes.ready[rank]
             self._connections += 1
@@ -184,7 +188,7 @@ class FrontendFleet:
                 await child.send(message, self.pass_timeout_s, [fd])
                 if held is not None:
                     self.held.handle_taken(rank, held, child.epoch)
-                return
+                return None
             except trio.BrokenResourceError:
                 if self.processes.ready.get(rank) is child:
                     self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
@@ -226,7 +230,7 @@ class FrontendFleet:
         self.held.handle_given_up(rank)
         self.notify()
         any_left = len(failed) < self.count
-        if isinstance(last, BootRefused) and not (any_left or self._has_served):
+        if isinstance(last, BootRefused) and not (any_left or self.processes.served):
             raise last
         self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
         self._give_home(rank, last)
@@ -302,7 +306,7 @@ class FrontendFleet:
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """A frontend takes connections; engines may have come or gone since its INIT."""
         where = msgspec.msgpack.decode(payload, type=FrontendReady)
-        self._has_served = True
+        self._away_s = math.inf
         assert self.processes.nursery is not None, "it runs"
         if where.has_slots:
             held = self.held.handle_ready(rank, child.epoch)
@@ -326,16 +330,12 @@ class FrontendFleet:
         """A frontend hangs, or has ended: it gets no more connections."""
         self.balancer.handle_gone(rank)
 
-    def handle_hung(self, rank: int, cause: str) -> None:
-        """A frontend has no workers."""
-
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
-        """A frontend computes no steps."""
-
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""
         if self._counters is not None:
             self._counters.retire(rank)
+        if not self.processes.ready:
+            self._away_s = min(self._away_s, trio.current_time())
         self.balancer.handle_gone(rank)
         self.held.handle_gone(rank, is_own_fault=is_own_fault)
         self.homes.handle_gone(rank, is_own_fault=is_own_fault)

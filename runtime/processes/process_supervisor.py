@@ -21,7 +21,7 @@ from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import selected
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
-from ...nurseries.tasks.supervision_policy import Death
+from ...nurseries.tasks.supervision_policy import Death, SupervisionPolicy
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
 from ..events import ChildFailed, ChildReady, OnEvent
@@ -72,13 +72,31 @@ class ProcessOwner(Protocol):
         """
 
 
+class WorkerlessOwner:
+    """What a fleet need not decide whose processes have no workers and compute no steps."""
+
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """See `ProcessOwner`."""
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """See `ProcessOwner`."""
+
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+        """See `ProcessOwner`."""
+
+    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
+        """See `ProcessOwner`."""
+
+
 def death_of(failure: Exception) -> Death:
     """What the end of a process says about its successor.
 
     One that hangs in the kernel still holds what it held.
     """
     match failure:
-        case BootRefused() | ProcessStuck():
+        case BootRefused():
+            return Death.REFUSED
+        case ProcessStuck():
             return Death.HOPELESS
         case ProcessDied() if failure.exit.was_killed:
             return Death.KILLED
@@ -119,6 +137,7 @@ class ProcessSupervisor:
     table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
     blocked_s: float | None = None  # see `ChildPlan`
+    gives_up_served: Callable[[], bool] = lambda: True  # see `SupervisionPolicy`
     # Of a rank: what is sent beside its INIT, and stays the owner's.
     fds_of: Callable[[int], Sequence[int]] = lambda rank: ()
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -128,6 +147,8 @@ class ProcessSupervisor:
     failed: dict[int, str] = attrs.field(factory=dict, init=False)
     # {rank: scope}, cancelled to begin it anew, whatever it is at.
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
+    # Ranks that were ready once: from then on a refusal is an outage, not a wrong command.
+    served: set[int] = attrs.field(factory=set, init=False)
     # Of `run`; for tasks that must not outlive the processes. None before.
     nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -208,7 +229,7 @@ class ProcessSupervisor:
                     await supervise(
                         partial(self._run_once, rank),
                         child=name,
-                        policy=self.settings.supervision.policy(self.chance),
+                        policy=self._policy(rank),
                         death_of=death_of,
                     )
                 except RestartLimitExceeded as error:
@@ -224,6 +245,11 @@ class ProcessSupervisor:
                     await trio.sleep_forever()
                 del self.failed[rank]
 
+    def _policy(self, rank: int) -> SupervisionPolicy:
+        return self.settings.supervision.policy(
+            self.chance, have_served=rank in self.served, gives_up_served=self.gives_up_served
+        )
+
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         """One process of this rank, a spare if there is one; started when it is READY."""
         name = f"{self.role} {rank}"
@@ -233,6 +259,7 @@ class ProcessSupervisor:
         def handle_ready(child: ChildProcess, payload: bytes) -> None:
             del self.booting[rank]
             self.ready[rank] = child
+            self.served.add(rank)
             self.owner.handle_ready(rank, child, payload)
             self.readiness.handle_ready(name)
             self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))

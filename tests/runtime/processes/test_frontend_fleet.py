@@ -291,8 +291,17 @@ async def listed_at(bed: Bed, homes: list[int], *, after_term: int = 0) -> Front
         await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.parametrize("failing", ["refuse", "raise"])
+async def test_the_last_one_is_not_given_up_once_it_has_served(failing: str) -> None:
+    async with open_bed(["ready", *[failing] * 5, "ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        bed.kill(0)
+        await bed.diary.wait_for(ChildReady, 2)
+        assert bed.diary.of(ChildFailed) == []
+
+
 async def test_what_one_that_is_given_up_has_left_goes_on_at_another() -> None:
-    async with open_bed(["ready", "ready", "refuse"], ["ready"]) as bed:
+    async with open_bed(["ready", "ready", "raise"], ["ready"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
         lived = bed.fleet.processes.ready[0].epoch
         bed.kill(0)
@@ -313,7 +322,7 @@ async def test_what_one_that_is_given_up_has_left_goes_on_at_another() -> None:
 
 
 async def test_without_a_journal_engines_end_what_one_that_is_given_up_has() -> None:
-    bed = Bed((["ready", "ready", "refuse"], ["ready"]))
+    bed = Bed((["ready", "ready", "raise"], ["ready"]))
     bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady, 2)
@@ -486,3 +495,22 @@ async def test_a_home_beyond_the_ranks_goes_on_in_the_next_run(tmp_path: pathlib
             await listed_at(bed, [0, 1, 2])
             assert (await facts_of(bed.fleet.processes.ready[0]))["guests"].startswith("2 noted: ")
             assert (await facts_of(bed.fleet.processes.ready[0]))["home"] == 0
+
+
+async def test_while_none_is_ready_clients_are_told_to_come_back() -> None:
+    async with open_bed(["ready", "late"]) as bed:
+        bed.fleet.unavailable_s = 0.0
+        await bed.diary.wait_for(ChildReady)
+        bed.kill(0)
+        await bed.diary.wait_for(ChildGone)
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                theirs.send(b"GET / HTTP/1.1\r\n\r\n")
+                await bed.fleet.pass_connection(ours.fileno())
+                answer = theirs.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 5\r\n" in answer
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head
+        assert json.loads(body)["error"]["code"] == "no_frontend"

@@ -14,10 +14,10 @@ import trio
 import trio.testing
 
 from triolet.engine.errors import BootRefused
+from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import LadderTimes
 from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
 from triolet.runtime.processes.engine_fleet import EngineFleet
 
@@ -37,13 +37,15 @@ NAME = "spare engine 0"
 SERVER = "fork server engine"
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Refuser:
     """An owner that can begin nothing more, as where no journal can be made."""
 
     owner: EngineFleet
+    refused: int = 0
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
+        self.refused += 1
         raise BootRefused(f"engine {rank}", "there is no room for it")
 
     def __getattr__(self, name: str) -> Any:
@@ -217,16 +219,17 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
 
 @pytest.mark.slow
 async def test_a_spare_that_was_taken_for_what_cannot_begin_is_ended() -> None:
-    async def let_begin_no_more() -> None:
-        async with open_bed("ready") as bed:
-            await bed.wait_ready(1)
-            await bed.wait_warm()
-            bed.fleet.processes.owner = Refuser(bed.fleet)
-            os.kill(bed.engine_pid(), signal.SIGKILL)
-            await trio.sleep_forever()
-
-    with pytest.raises(NoEngineLeft, match="there is no room for it"):
-        await let_begin_no_more()
+    async with open_bed("ready") as bed:
+        await bed.wait_ready(1)
+        await bed.wait_warm()
+        (spare,) = [tree.pid for tree in bed.trees() if tree.facts["phase"] == "warm"]
+        bed.fleet.processes.owner = refuser = Refuser(bed.fleet)
+        os.kill(bed.engine_pid(), signal.SIGKILL)
+        while spare in child_pids(os.getpid()):
+            await look_again()
+        assert refuser.refused, "it was to begin, and could not"
+        bed.fleet.processes.owner = bed.fleet
+        await bed.diary.wait_for(ChildReady, 2)
 
 
 @pytest.mark.slow
