@@ -21,11 +21,11 @@ from typing import Any
 import hypothesis
 import pytest
 
-from triolet.engine.worker.executors import SPIN_COUNT
+from triolet.engine.kernels.library import SPIN_COUNT, SPIN_VARIABLE
 
 # As workers have it, and before anybody loads torch: the threads of tests wait for each other, too,
 # and this machine may be busy.
-os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
 # Without a GPU its kernels are interpreted; asked of Triton before anybody imports it.
 if not pathlib.Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -34,6 +34,10 @@ ISA_FEATURES = MappingProxyType(
 # core, floats 179; AMD's at double the rate). Decided by the name, not by a measurement: a worker
 # that is restarted must compute the same bits.
 SLOW_PAIRS_VENDOR = "GenuineIntel"
+# How often threads that wait for each other look before they sleep. By default they spin for 3 ms,
+# also while the thread that they wait for has no processor: beside one busy process a step of two
+# threads took eight times as long. Read once, when the library of threads is loaded.
+SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
 # How the loader of objects spells `errors.SHORTAGES`; it tells no number.
 _SHORTAGES = ("Too many open files", "annot allocate memory", "failed to map segment")
 
@@ -101,8 +105,17 @@ def native_fault(pinned: str = "") -> str:
     return ""
 
 
+def limit_spinning() -> None:
+    """Bound how long compute threads spin, unless the environment says so itself.
+
+    Must come before their library is loaded: one by the kernels, another by torch.
+    """
+    os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
+
+
 @cache
 def _open(isa: str, folder: pathlib.Path) -> NativeLibrary:
+    limit_spinning()
     path = folder / library_name(isa)
     if not path.exists():
         raise NativeUnavailable(

@@ -5,16 +5,12 @@ what its executor needs: one that computes nothing must not pay for torch.
 """
 
 import logging
-import os
 
 from ..config import EngineSettings
 from ..place_memory import PlaceMemory
 from .executor_interface import Pause, WorkerExecutor
 
 logger = logging.getLogger(__name__)
-# Read when a library of threads is loaded. Threads that wait for each other spin for milliseconds
-# by default: on a busy machine that made steps six times as long.
-SPIN_COUNT = "2000"
 
 
 def make_executor(
@@ -26,7 +22,6 @@ def make_executor(
 
     Raises `ModelFolderError` where "auto" cannot read what it has to decide by.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     name = _best(settings) if settings.executor == "auto" else settings.executor
     if name == "null":
         from .null.executor import NullExecutor

@@ -4,13 +4,11 @@ As `native_process`: started ahead, or a spare. A spare is forked, so nothing he
 thread or touch a GPU: a child that finds its parent's CUDA cannot have its own.
 """
 
-import torch
-
 from ...nurseries.processes.child import run_child
 from .process import main
 from .torch import executor as torch_executor
 
-if torch.version.cuda:
+if torch_executor.BUILT_FOR_CUDA:
     # Triton takes as long as all the rest of ours.
     from .torch import tile_forward as tile_forward
 

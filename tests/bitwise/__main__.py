@@ -12,13 +12,13 @@ import pathlib
 import sys
 import tempfile
 
+from triolet.engine.kernels.library import SPIN_COUNT, SPIN_VARIABLE
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model_config.config import load_model_limits
-from triolet.engine.worker.executors import SPIN_COUNT
 
 # As workers have it, and before torch is loaded, which the modules below do: with two threads on a
 # busy machine everything takes six times as long otherwise.
-os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+os.environ.setdefault(SPIN_VARIABLE, SPIN_COUNT)
 
 from triolet.tests.accuracy.families import FAMILIES, save_model
 from triolet.tests.accuracy.tables import serves

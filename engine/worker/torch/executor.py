@@ -30,6 +30,7 @@ from .runner import ModelRunner
 from .trial import is_same_in_pieces
 
 logger = logging.getLogger(__name__)
+BUILT_FOR_CUDA = bool(torch.version.cuda)
 # Counts changes of layers, attention or sampler that change any bit of any result.
 REVISION = 2
 # Logged once by each worker, since it is a matter of the installation and not of the model.
