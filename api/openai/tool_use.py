@@ -106,7 +106,10 @@ class ToolUse:
     def parser(self, *, is_open: bool = False) -> AnswerParser | None:
         """Reads an answer; `is_open`: the prompt has opened its reasoning. None: it is text."""
         tools = self.tools if self.is_on else ()
-        return self.answer_format.parser(tools, self.calls_max, is_open=is_open)
+        is_forced = self.is_on and self.choice.choice is ToolChoice.REQUIRED
+        return self.answer_format.parser(
+            tools, self.calls_max, is_open=is_open, is_forced=is_forced
+        )
 
     def readable(self, sampling: SamplingParams) -> SamplingParams:
         """These parameters, where marks that are read are text in any case."""

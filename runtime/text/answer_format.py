@@ -45,6 +45,8 @@ class AnswerParser:
     reasoning: ReasoningParser | None
     calls: CallParser | None
     calls_max: int | None = None
+    # The answer is calls alone.
+    is_forced: bool = False
     # Tokens of the reasoning, its marks included, if each `push` is one token.
     reasoning_tokens: int = attrs.field(default=0, init=False)
     _may_reason: bool = attrs.field(init=False)
@@ -104,6 +106,8 @@ class AnswerParser:
             events.append(TextPiece(text))
 
     def _allowed(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
+        if self.is_forced:  # a text is the beginning of a call that was cut
+            events = [event for event in events if not isinstance(event, TextPiece)]
         most = self.calls_max
         if most is None or self.count <= most:
             return events
@@ -177,7 +181,12 @@ class AnswerFormat:
         return self.reasoning.is_opened_by(b"".join(end).decode(errors="replace"))
 
     def parser(
-        self, tools: Sequence[Tool], calls_max: int | None, *, is_open: bool
+        self,
+        tools: Sequence[Tool],
+        calls_max: int | None,
+        *,
+        is_open: bool,
+        is_forced: bool = False,
     ) -> AnswerParser | None:
         """Of one answer that may call these tools; None where there is nothing to part."""
         calls = None
@@ -186,7 +195,7 @@ class AnswerFormat:
         if self.reasoning is None and calls is None:
             return None
         reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, is_open)
-        return AnswerParser(reasoning, calls, calls_max)
+        return AnswerParser(reasoning, calls, calls_max, is_forced)
 
     # ---- grammars
 

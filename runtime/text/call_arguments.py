@@ -1,14 +1,17 @@
-"""Lenient reader of tool-call arguments that a model wrote and a client sends back.
+"""Arguments of a tool call: the text that a model streams, and the object read when it comes back.
 
-Sans-IO: text in, an object that can be written, kept and shown to any chat template out. A server
-takes back whatever it has said, and a model says more than JSON: a raw line break in a string, NaN,
-half a pair of surrogates, an object that was cut. Text that has one reading is repaired; any other
-is kept whole under one key. Several templates walk through the arguments, so that a bare string
-would fail in them, and an empty object would hide from the model what it did wrong.
+Sans-IO: text in; text, or an object that can be written, kept and shown to any template, out. A
+server takes back whatever it has said, and a model says more than JSON: a raw line break in a
+string, NaN, half a pair of surrogates, an object that was cut. Text that has one reading is
+repaired; any other is kept whole under one key. Several templates walk through the arguments, so
+that a bare string would fail in them, and an empty object would hide from the model what it did
+wrong.
 """
 
 import json
 from typing import Any
+
+import attrs
 
 from .json_text import NESTING_MAX, check_nesting, read_json
 
@@ -85,3 +88,40 @@ def _number(text: str) -> object:
         return read_json(text)
     except ValueError:
         return text
+
+
+@attrs.define(eq=False)
+class ArgumentsScanner:
+    """Finds the end of one object in streamed text, and escapes raw control characters in strings.
+
+    No JSON has the first character of `closing`, the mark behind a call, outside of its strings:
+    there the object ends, and what is still open is closed.
+    """
+
+    closing: str = ""
+    # Brackets that would close what is open; whether a string is open, a character escaped.
+    _open: list[str] = attrs.field(factory=list, init=False)
+    _in_string: bool = attrs.field(default=False, init=False)
+    _escaped: bool = attrs.field(default=False, init=False)
+
+    def push(self, text: str) -> tuple[str, int | None]:
+        """What to say of the new text, and where in it the object has ended, if it has."""
+        said, begin = "", 0
+        for place, character in enumerate(text):
+            if self._in_string:
+                if character < " ":  # a backslash before it stands there already
+                    said += text[begin:place] + json.dumps(character)[1 + self._escaped : -1]
+                    begin = place + 1
+                self._in_string = self._escaped or character != '"'
+                self._escaped = not self._escaped and character == "\\"
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._open.append("}" if character == "{" else "]")
+            elif character in "}]":
+                del self._open[-1:]
+                if not self._open:
+                    return said + text[begin : place + 1], place + 1
+            elif self.closing and character == self.closing[0]:
+                return said + text[begin:place] + "".join(reversed(self._open)), place
+        return said + text[begin:], None

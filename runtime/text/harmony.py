@@ -12,6 +12,7 @@ import re
 
 import attrs
 
+from .call_arguments import ArgumentsScanner
 from .tool_calls import (
     AnswerEvent,
     ArgumentsPiece,
@@ -52,6 +53,8 @@ class HarmonyParser:
     _kind: _Kind = attrs.field(default=_Kind.HEADER, init=False)
     # What has come and is not said yet.
     _held: str = attrs.field(default="", init=False)
+    # Of the open call's arguments.
+    _scanner: ArgumentsScanner = attrs.field(factory=ArgumentsScanner, init=False)
 
     @property
     def is_reasoning(self) -> bool:
@@ -85,7 +88,7 @@ class HarmonyParser:
             channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
             self._held = rest
             if recipient is not None and self.calls:
-                self._kind = _Kind.CALL
+                self._kind, self._scanner = _Kind.CALL, ArgumentsScanner()
                 events.append(CallBegun(self.count, recipient[1]))
                 self.count += 1
             elif channel is not None and channel[1] == "analysis":
@@ -120,6 +123,9 @@ class HarmonyParser:
             case _Kind.REASONING:
                 events.append(ReasoningPiece(text))
             case _Kind.CALL:
-                events.append(ArgumentsPiece(self.count - 1, text))
+                said, end = self._scanner.push(text)
+                events.append(
+                    ArgumentsPiece(self.count - 1, said + text[len(text) if end is None else end :])
+                )
             case _:
                 events.append(TextPiece(text))

@@ -9,7 +9,7 @@ name and a JSON object behind an opening, as Hermes and Qwen do:
 
 `JsonCalls` says what differs between them; which one a model writes is found in its chat template
 (`tool_formats`). White space around calls is dropped. What opens like a call and is none stays
-text.
+text; a call that the answer's end cuts before its arguments is dropped.
 """
 
 import enum
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from .call_arguments import ArgumentsScanner
 from .json_text import read_json
 
 # As many as vLLM's clients send in one turn; each is a rule of the grammar.
@@ -124,6 +125,8 @@ class JsonCalls:
     terminator: str = ""
     # An object that the answer begins with may be a call without its opening.
     is_bare: bool = False
+    # Behind the opening: what a call that is cut there begins with.
+    begun: re.Pattern[str] = re.compile(r"[\s\[]*(?:\{|$)")
 
 
 class _CallState(enum.Enum):
@@ -166,10 +169,8 @@ class JsonCallParser(HeldCallParser):
 
     calls: JsonCalls
     _state: _CallState = attrs.field(default=_CallState.TEXT, init=False)
-    # Inside of the arguments: open brackets, and whether a string is open or a character escaped.
-    _depth: int = attrs.field(default=0, init=False)
-    _in_string: bool = attrs.field(default=False, init=False)
-    _escaped: bool = attrs.field(default=False, init=False)
+    # Of the open call's arguments.
+    _scanner: ArgumentsScanner = attrs.field(factory=ArgumentsScanner, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.calls.is_bare:
@@ -182,7 +183,7 @@ class JsonCallParser(HeldCallParser):
             case _CallState.HEAD:
                 return self._whole_call(held, closing="")
             case _CallState.START | _CallState.TEXT if held.strip(_SPACE) or not self.count:
-                return [TextPiece(held)] if held else []
+                return last_text(held, self.calls.opening)
             case _:
                 return []
 
@@ -246,6 +247,7 @@ class JsonCallParser(HeldCallParser):
             events.append(CallBegun(self.count, name))
             self.count += 1
             self._held, self._state = self._held[head.end() :], _CallState.ARGUMENTS
+            self._scanner = ArgumentsScanner(closing)
             return True
         if closing:
             body, found, rest = self._held.partition(closing)
@@ -263,12 +265,11 @@ class JsonCallParser(HeldCallParser):
     def _whole_call(self, body: str, closing: str) -> list[AnswerEvent]:
         """A call that is written otherwise, or text."""
         text: list[AnswerEvent] = [TextPiece(self._opened_by + body + closing)]
-        if self.calls.closing and not closing:
-            return text  # it was cut
         try:
             call = read_json(body.strip(f"{_SPACE}[]"))
         except ValueError:
-            return text
+            is_cut = self._opened_by and not closing and self.calls.begun.match(body)
+            return [] if is_cut else text
         if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
             return text
         given = [call[each] for each in ("arguments", "parameters") if each in call]
@@ -281,9 +282,8 @@ class JsonCallParser(HeldCallParser):
 
     def _take_arguments(self, events: list[AnswerEvent]) -> bool:
         index = self.count - 1
-        end = self._find_end(self._held)
-        said = self._held[:end]
-        self._held = self._held[len(said) :]
+        said, end = self._scanner.push(self._held)
+        self._held = "" if end is None else self._held[end:]
         if said:
             events.append(ArgumentsPiece(index, said))
         if end is None:
@@ -291,26 +291,6 @@ class JsonCallParser(HeldCallParser):
         events.append(CallEnded(index))
         self._state = _CallState.TAIL
         return True
-
-    def _find_end(self, text: str) -> int | None:
-        """Where the object ends in the new text; None if it goes on."""
-        for place, character in enumerate(text, 1):
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                elif character == "\\":
-                    self._escaped = True
-                elif character == '"':
-                    self._in_string = False
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return place
-        return None
 
 
 def without_start_of(tag: str, text: str) -> str:
@@ -321,6 +301,15 @@ def without_start_of(tag: str, text: str) -> str:
         if text.endswith(tag[:length]):
             return text[:-length]
     return text
+
+
+def last_text(held: str, *tags: str) -> list[AnswerEvent]:
+    """What was held at the end, but for most of a tag: a call was cut in it."""
+    for tag in tags:
+        said = without_start_of(tag, held)
+        if len(held) - len(said) > len(tag) // 2:
+            held = said.rstrip(_SPACE)
+    return [TextPiece(held)] if held else []
 
 
 def _name_of(written: str) -> str | None:

@@ -48,6 +48,7 @@ MISTRAL = JsonCalls(
     "",
     re.compile(r"\s*([a-zA-Z0-9_.-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?\[ARGS\]\s*(?=\{)"),
     re.compile(""),
+    begun=re.compile(r"\s*[a-zA-Z0-9_.-]*\s*(?:\[|$)"),
 )
 
 

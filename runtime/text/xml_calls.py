@@ -30,6 +30,7 @@ from .tool_calls import (
     HeldCallParser,
     TextPiece,
     Tool,
+    last_text,
     without_start_of,
 )
 
@@ -79,9 +80,9 @@ class XmlCallParser(HeldCallParser):
         held, self._held = self._held, ""
         match self._state:
             case _XmlState.HEAD:
-                return [TextPiece(self._opened_by + held)]
+                return []  # it may be one as far as it goes
             case _XmlState.TEXT if held.strip(_SPACE) or not self.count:
-                return [TextPiece(held)] if held else []
+                return last_text(held, OPENING, FUNCTION)
             case _:
                 return []
 

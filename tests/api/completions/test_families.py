@@ -170,7 +170,7 @@ SAID_CALLS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     "missing brace": (
         "get_weather",
         ['{"city": "Paris"', "\n</to", "ol_call>"],
-        {"unparsed": '{"city": "Paris"\n</tool_call>'},
+        {"city": "Paris"},
     ),
     "deep": (
         "get_weather",

@@ -20,7 +20,7 @@ from triolet.runtime.config import REASONING_NAMES
 from triolet.runtime.text.answer_format import AnswerFormat, AnswerParser
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.reasoning import REASONING_MARKS
-from triolet.runtime.text.tool_calls import Tool
+from triolet.runtime.text.tool_calls import TextPiece, Tool
 from triolet.runtime.text.tool_formats import HERMES_FORMAT, tool_format_of
 
 from .turns import ASKED, CALLS, CUTS, TOOLS, WORDS, Turn, bytes_of, cut, loaded, read
@@ -306,6 +306,35 @@ def test_arguments_are_an_object_whatever_the_parameters_say(
         assert not matches(wanted, text.replace("{}", other))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forced_call_that_is_cut_is_no_text(family: str) -> None:
+    """Wherever it is cut; and where none is forced, behind its opening."""
+    text = forced_text(family, Turn(calls=(("get_weather", {"city": "Oslo"}),)))
+    for end in range(len(text)):
+        for pieces in ([text[:end]], [*text[:end]]):
+            parser = format_of(family).parser(TOOLS, None, is_open=False, is_forced=True)
+            assert read_text(parser, pieces) == ""
+    parser = format_of(family).parser(TOOLS, None, is_open=False)
+    assert read_text(parser, [text[: text.index("get_w") + 3]]) in ("", '{"name": "get')
+
+
+def test_arguments_of_every_family_escape_a_raw_line_break() -> None:
+    """Qwen3-Coder's are written by the parser itself."""
+    for family in set(FAMILIES) - {"qwen3_coder"}:
+        turn = Turn(calls=(("get_weather", {"city": "a\n\tb"}),))
+        text = forced_text(family, turn)
+        assert r"a\n\tb" in text
+        raw = text.replace(r"a\n\tb", "a\n\tb")
+        for pieces in ([raw], [*raw]):
+            assert read(format_of(family).parser(TOOLS, None, is_open=False), pieces) == turn
+
+
+def read_text(parser: AnswerParser | None, pieces: list[str]) -> str:
+    assert parser is not None
+    events = [event for piece in pieces for event in parser.push(piece)] + parser.finish()
+    return "".join(event.text for event in events if isinstance(event, TextPiece))
+
+
 def forced_text(family: str, turn: Turn) -> str:
     text = written(family, turn).replace(', "id": "call00000"', "").lstrip("\n")
     if family == "gpt_oss":  # models write the recipient behind the channel
@@ -395,6 +424,7 @@ def test_marks_that_are_tokens_are_taken_by_id(family: str, is_special: bool) ->
     assert (special.mark_ids, special.has_special_marks) == (added, is_special)
     call = StructuredOutputs.grammar(special.forced(TOOLS, calls_max=1))
     wanted = special.behind_reasoning(call, is_open=False, is_call=True)
+    check_grammar(wanted)
     text = forced_text(family, Turn(calls=(("get_weather", {"city": "Oslo"}),)))
     ids = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).encode(
         text, add_special_tokens=False

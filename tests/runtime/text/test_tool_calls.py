@@ -79,7 +79,12 @@ WRITTEN: list[tuple[str, list[AnswerEvent]]] = [
         '<tool_call>{"name": "f", "arguments": 3}</tool_call>',
         [TextPiece('<tool_call>{"name": "f", "arguments": 3}</tool_call>')],
     ),
-    ('<tool_call>{"name": "f", "argu', [TextPiece('<tool_call>{"name": "f", "argu')]),
+    # Cut before it is a call, or in its arguments.
+    ('Hm. <tool_call>{"name": "f", "argu', [TextPiece("Hm.")]),
+    ("<tool_call>", []),
+    ("Hm.\n<tool_ca", [TextPiece("Hm.")]),
+    ("<tool_call> opens a call", [TextPiece("<tool_call> opens a call")]),
+    ('<tool_call>{"name": "f"}', call(0, "f", "{}")),
     (
         '<tool_call>{"name": "f", "arguments": {"a": [1',
         [CallBegun(0, "f"), ArgumentsPiece(0, '{"a": [1')],
@@ -87,6 +92,16 @@ WRITTEN: list[tuple[str, list[AnswerEvent]]] = [
 ]
 
 
+ARGUMENTS: list[tuple[str, str]] = [
+    ('{"city": "Paris"\n', '{"city": "Paris"\n}'),
+    ('{"a": [{"b": 1', '{"a": [{"b": 1}]}'),
+    ('{"a": "<b>\n\t\x00"\n}}', '{"a": "<b>\\n\\t\\u0000"\n}'),
+    ('{"a": "\\\n\\\\"}}', '{"a": "\\n\\\\"}'),
+]
+WRITTEN += [
+    (f'<tool_call>{{"name": "f", "arguments": {body}</tool_call>', call(0, "f", said))
+    for body, said in ARGUMENTS
+]
 # What could not be told as JSON is none: half a character, numbers without end.
 UNTELLABLE = [
     f"<tool_call>{body}</tool_call>"
