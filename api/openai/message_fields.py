@@ -31,7 +31,7 @@ from ..schema.fields import (
 from ..schema.tables import Field
 from .message_schema import MESSAGE_SCHEMA, NAME, NAME_SCHEMA, PARTS_MAX, ROLES, TEXT_PARTS
 from .template_arguments import with_reasoning
-from .tool_use import ToolChoiceValue, ToolSet
+from .tool_use import ALLOWED_TOOLS, ToolChoiceValue, ToolSet
 
 # Chat templates know three roles; OpenAI's `developer` is their `system`.
 TEMPLATE_ROLES = {"developer": "system"}
@@ -105,6 +105,8 @@ MESSAGES = FunctionKind(
 
 # ---- tools
 
+# Whether one of the allowed functions must be called.
+ALLOWED_MODES = (ToolChoice.AUTO, ToolChoice.REQUIRED)
 _FUNCTION_SCHEMA: JsonObject = {
     "name": NAME_SCHEMA,
     "description": {"type": "string"},
@@ -142,8 +144,35 @@ def _read_choice(value: object, path: str) -> ToolChoiceValue:
         return choice_word(value, path)
     if not isinstance(value, dict):
         raise wrong_type(path, "a string or an object", value)
-    function = _function_of(ObjectFields(value, path))
-    return ToolChoiceValue(ToolChoice.REQUIRED, read_name(function))
+    given = ObjectFields(value, path)
+    if given.string("type") == ALLOWED_TOOLS:
+        if (allowed := given.nested(ALLOWED_TOOLS)) is None:
+            raise missing(given.at(ALLOWED_TOOLS))
+        return read_allowed(allowed, lambda tool: read_name(_function_of(tool)))
+    return ToolChoiceValue(ToolChoice.REQUIRED, read_name(_function_of(given)))
+
+
+def read_allowed(
+    given: ObjectFields, name_of: Callable[[ObjectFields], str | None]
+) -> ToolChoiceValue:
+    """The mode and the functions that may be called. Raises `ApiError`.
+
+    `name_of` gives None for a tool that is ignored.
+    """
+    mode = given.required("mode")
+    if mode not in ALLOWED_MODES:
+        raise bad_field(given.at("mode"), f"must be one of {', '.join(ALLOWED_MODES)}")
+    names = [name_of(tool) for tool in given.objects("tools")]
+    allowed = tuple(dict.fromkeys(name for name in names if name is not None))
+    if not allowed:
+        raise bad_field(given.at("tools"), "must name a function")
+    return ToolChoiceValue(ToolChoice(mode), allowed=allowed)
+
+
+def allowed_schema(tool: JsonObject) -> JsonObject:
+    """Properties of what `read_allowed` reads."""
+    tools: JsonObject = {"type": "array", "minItems": 1, "maxItems": TOOLS_MAX, "items": tool}
+    return {"mode": {"enum": list(ALLOWED_MODES)}, "tools": tools}
 
 
 _FUNCTION: JsonObject = {
@@ -154,12 +183,24 @@ _FUNCTION: JsonObject = {
     },
     "required": ["type", "function"],
 }
+_ALLOWED: JsonObject = {
+    "type": "object",
+    "properties": {
+        "type": {"const": ALLOWED_TOOLS},
+        ALLOWED_TOOLS: {
+            "type": "object",
+            "properties": allowed_schema(_FUNCTION),
+            "required": ["mode", "tools"],
+        },
+    },
+    "required": ["type", ALLOWED_TOOLS],
+}
 # The kind of `tools`: functions that the model may call.
 TOOLS = FunctionKind(_read_tools, {"type": "array", "maxItems": TOOLS_MAX, "items": _FUNCTION})
 # The kind of `tool_choice`: a word, or one function.
 TOOL_CHOICE = FunctionKind(
     _read_choice,
-    {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, _FUNCTION]},
+    {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, _FUNCTION, _ALLOWED]},
 )
 PARALLEL_CALLS = {"parallel_tool_calls": Field(FLAG, "Whether an answer may have several calls.")}
 # The three fields of tools, by the names of `tool_use.TOOL_FIELD_NAMES`.

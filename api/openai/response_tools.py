@@ -23,12 +23,14 @@ from ..schema.tables import Field
 from .message_fields import (
     PARALLEL_CALLS,
     TOOLS_MAX,
+    allowed_schema,
     choice_word,
+    read_allowed,
     read_function,
     read_name,
 )
 from .message_schema import NAME_SCHEMA
-from .tool_use import ToolChoiceValue, ToolOrigin, ToolSet
+from .tool_use import ALLOWED_TOOLS, ToolChoiceValue, ToolOrigin, ToolSet
 
 # What OpenAI's servers, or clients by a protocol of their own, carry out.
 HOSTED = frozenset(
@@ -122,12 +124,22 @@ def _read_choice(value: object, path: str) -> ToolChoiceValue:
         raise wrong_type(path, "a string or an object", value)
     given = ObjectFields(value, path)
     kind = given.string("type")
-    if kind in HOSTED:
+    if kind == ALLOWED_TOOLS:
+        return read_allowed(given, _chosen_name)
+    name = _chosen_name(given)
+    if name is None:
         raise unsupported(path, f"{kind} is carried out by OpenAI's servers; it is ignored here")
+    return ToolChoiceValue(ToolChoice.REQUIRED, name)
+
+
+def _chosen_name(given: ObjectFields) -> str | None:
+    """What the model is shown of a chosen tool; None of one of OpenAI's servers."""
+    kind = given.string("type")
+    if kind in HOSTED:
+        return None
     if kind not in ("function", "custom"):
         raise unsupported(given.at("type"), "must be `function` or `custom`")
-    name = shown_name(read_name(given), given.string("namespace"))
-    return ToolChoiceValue(ToolChoice.REQUIRED, name)
+    return shown_name(read_name(given), given.string("namespace"))
 
 
 _TEXT_SCHEMA: JsonObject = {"type": "string"}
@@ -176,15 +188,21 @@ _SCHEMA: JsonObject = {
     "maxItems": TOOLS_MAX,
     "items": {"anyOf": [*_SINGLE, _NAMESPACE]},
 }
+_CHOSEN: JsonObject = {
+    "type": "object",
+    "properties": {"type": {"enum": ["function", "custom"]}, "name": NAME_SCHEMA},
+    "required": ["type", "name"],
+}
+_ALLOWED: JsonObject = {
+    "type": "object",
+    "properties": {
+        "type": {"const": ALLOWED_TOOLS},
+        **allowed_schema({"anyOf": [_CHOSEN, _HOSTED]}),
+    },
+    "required": ["type", "mode", "tools"],
+}
 _CHOICE: JsonObject = {
-    "anyOf": [
-        {"type": "string", "enum": list(ToolChoice)},
-        {
-            "type": "object",
-            "properties": {"type": {"enum": ["function", "custom"]}, "name": NAME_SCHEMA},
-            "required": ["type", "name"],
-        },
-    ],
+    "anyOf": [{"type": "string", "enum": list(ToolChoice)}, _CHOSEN, _ALLOWED],
 }
 RESPONSE_TOOL_FIELDS = {
     "tools": Field(

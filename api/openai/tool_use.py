@@ -18,14 +18,26 @@ from ..errors import bad_field, to_api_error, unsupported
 from ..schema.fields import JsonObject
 
 TOOL_FIELD_NAMES = ("tools", "tool_choice", "parallel_tool_calls")
+# The type of a `tool_choice` that names the functions that may be called.
+ALLOWED_TOOLS = "allowed_tools"
 
 
 @attrs.frozen
 class ToolChoiceValue:
-    """Value of `tool_choice`; `name` is that of the one function that must be called."""
+    """Value of `tool_choice`; `name` is that of the one function that must be called.
+
+    Of several functions alone that may be called, `allowed` are the names: the model is shown all
+    others as well, so that the prompt and what is cached of it stay the same.
+    """
 
     choice: ToolChoice
     name: str | None = None
+    allowed: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Functions that may be called; None: each."""
+        return self.allowed if self.name is None else (self.name,)
 
 
 @attrs.frozen
@@ -97,11 +109,16 @@ class ToolUse:
     @property
     def choice_object(self) -> JsonObject | str:
         """The choice as a response object has it."""
-        name = self.choice.name
-        if name is None:
+        names = self.choice.names
+        if names is None:
             return self.choice.choice
-        origin = self.origin(name)
-        return {"type": "custom" if origin.is_custom else "function", **origin.named}
+        chosen = [
+            {"type": "custom" if origin.is_custom else "function", **origin.named}
+            for origin in map(self.origin, names)
+        ]
+        if self.choice.allowed is None:
+            return chosen[0]
+        return {"type": ALLOWED_TOOLS, "mode": self.choice.choice, "tools": chosen}
 
     def parser(self, *, is_open: bool = False) -> AnswerParser | None:
         """Reads an answer; `is_open`: the prompt has opened its reasoning. None: it is text."""
@@ -137,13 +154,12 @@ class ToolUse:
         """What the answer must match. Raises `ApiError` of `tools` if it is too large."""
         if not self.is_on:
             return None
-        tools = self.tools
+        names = self.choice.names
+        tools = [tool for tool in self.tools if names is None or tool.name in names]
         if self.choice.choice is ToolChoice.REQUIRED:
-            name = self.choice.name
-            tools = tools if name is None else [tool for tool in tools if tool.name == name]
-            calls_max = CALLS_MAX if self.is_parallel and name is None else 1
+            calls_max = CALLS_MAX if self.is_parallel and self.choice.name is None else 1
             text = self.answer_format.forced(tools, calls_max=calls_max)
-        elif any(tool.strict for tool in tools):
+        elif names is not None or any(tool.strict for tool in tools):
             text = self.answer_format.strict(tools)
         else:
             return None
@@ -178,8 +194,9 @@ def tool_use_of(values: Mapping[str, Any], answer_format: AnswerFormat) -> ToolU
     choice: ToolChoiceValue = values.get("tool_choice", ToolChoiceValue(ToolChoice.AUTO))
     if choice.choice is ToolChoice.REQUIRED and not tools:
         raise bad_field("tool_choice", "needs `tools`")
-    if choice.name is not None and all(tool.name != choice.name for tool in tools):
-        raise bad_field("tool_choice", f"function {choice.name} is not among `tools`")
+    for name in choice.names or ():
+        if all(tool.name != name for tool in tools):
+            raise bad_field("tool_choice", f"function {name} is not among `tools`")
     use = ToolUse(tools, choice, values.get("parallel_tool_calls", True), given, answer_format)
     if use.is_on and answer_format.tools is None:
         raise unsupported("tools", answer_format.no_tools_reason)

@@ -30,6 +30,10 @@ def read(**values: Any) -> Any:
     return read_chat_request({"messages": [ASKED], **values}, model="m", answer_format=CALLS)
 
 
+def only(mode: str, *tools: object) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 def test_both_spellings_are_one() -> None:
     expected = (
         Tool("weather", PARAMETERS, "d"),
@@ -59,14 +63,21 @@ def test_the_model_is_shown_tools_that_are_on() -> None:
     [
         ("required", [TOOL, CLOCK], ["weather", "clock"]),
         (CLOCK, [TOOL, CLOCK], ["clock"]),
+        (only("required", CLOCK), [TOOL, CLOCK], ["clock"]),
+        (only("auto", TOOL), [TOOL, CLOCK], ["weather"]),
         ("auto", [{**TOOL, "function": {**WEATHER, "strict": True}}], ["weather"]),
     ],
-    ids=["required", "named", "strict"],
+    ids=["required", "named", "allowed, required", "allowed", "strict"],
 )
 def test_what_must_come_is_a_form(choice: object, tools: list[object], names: list[str]) -> None:
     form = read(tools=tools, tool_choice=choice).sampling.structured_outputs
     check_grammar(form)
     assert [name for name in ("weather", "clock") if name in form.text] == names
+
+
+def test_all_tools_are_shown_where_some_are_allowed() -> None:
+    asked = read(tools=[TOOL, CLOCK], tool_choice=only("auto", CLOCK))
+    assert asked.prompt.tools == read(tools=[TOOL, CLOCK]).prompt.tools
 
 
 def test_nothing_must_come_without_a_choice() -> None:
@@ -159,6 +170,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": CLOCK}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": only("auto", TOOL, CLOCK)}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": only("none", TOOL)}, "tool_choice.allowed_tools.mode"),
+    ({"tools": [TOOL], "tool_choice": only("auto")}, "tool_choice.allowed_tools.tools"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto"}},
+     "tool_choice.allowed_tools"),
     ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
     ({"messages": [{"role": "user", "content": "a", "tool_calls": [CLOCK]}]},
      "messages[0].tool_calls"),

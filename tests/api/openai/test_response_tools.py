@@ -22,6 +22,7 @@ PATCH = {"type": "custom", "name": "patch", "description": "Edits."}
 WEB = {"type": "web_search", "external_web_access": False}
 AGENTS = {"type": "namespace", "name": "agents_", "tools": [CLOCK, PATCH, WEB]}
 TOOLS: list[dict[str, Any]] = [CLOCK, PATCH, AGENTS, WEB]
+ALLOWED: dict[str, Any] = {"type": "allowed_tools", "mode": "auto"}
 
 
 def read(**values: Any) -> Any:
@@ -55,6 +56,16 @@ def test_a_choice_names_any_of_them(choice: dict[str, Any], name: str) -> None:
     assert use.choice_object == choice
 
 
+def test_a_choice_allows_some_of_them() -> None:
+    chosen = [{"type": "custom", "name": "patch"}, {"type": "function", "name": "clock"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [*chosen, WEB]}
+    use = read(tools=TOOLS, tool_choice=choice).tools
+    assert use.choice.names == ("patch", "clock")
+    assert len(use.for_template or ()) == len(use.tools)
+    # What is ignored among the tools is ignored here as well.
+    assert use.choice_object == {**choice, "tools": chosen}
+
+
 def test_a_regex_is_enforced_and_a_grammar_is_described() -> None:
     forms: Any = [
         {"type": "grammar", "syntax": "regex", "definition": "a|b"},
@@ -86,6 +97,16 @@ def test_a_regex_is_enforced_and_a_grammar_is_described() -> None:
         ({"tools": TOOLS, "tool_choice": WEB}, "tool_choice", "OpenAI's servers"),
         ({"tools": [WEB], "tool_choice": "required"}, "tool_choice", "needs `tools`"),
         ({"tools": TOOLS, "tool_choice": {"type": "x"}}, "tool_choice.type", "must be"),
+        (
+            {"tools": TOOLS, "tool_choice": {**ALLOWED, "tools": [WEB]}},
+            "tool_choice.tools",
+            "must name a function",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {**ALLOWED, "tools": [{"type": "x"}]}},
+            "tool_choice.tools[0].type",
+            "must be",
+        ),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "name": "none"}},
             "tool_choice",
