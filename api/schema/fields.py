@@ -7,6 +7,7 @@ whose shape is not fixed is read field by field (`Fields`).
 
 import codecs
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -38,6 +39,8 @@ _TYPE_NAMES = {
     list: "an array",
     type(None): "null",
 }
+# Behind the first half of a pair the parser wants six characters, and takes fewer for a cut.
+_ENDS_IN_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}.{0,5}\Z", re.DOTALL)
 # A bound from here on is that of the wire, of which a client need not know.
 BOUND_MIN = 2**31 - 1
 Value = TypeVar("Value", covariant=True)
@@ -58,6 +61,9 @@ def decode_object(data: bytes | str) -> JsonObject:
         value: object = msgspec.json.decode(data)
     except msgspec.DecodeError as error:  # its words name the byte
         reason = str(error).removeprefix("JSON is malformed: ")
+        text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+        if "truncated" in reason and _ENDS_IN_HALF_A_PAIR.search(text):
+            reason = "half of an escaped utf-16 surrogate pair"
         raise ApiError(400, f"The body is not valid JSON: {reason}", "invalid_json") from None
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise ApiError(400, "The body is not valid JSON", "invalid_json") from None

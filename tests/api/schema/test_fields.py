@@ -74,6 +74,15 @@ def test_a_byte_order_mark_is_ignored() -> None:
     assert decode_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
+@pytest.mark.parametrize("body", [r'{"\ud800": 1}', r'{"a": "\uD83d"}', r'{"a": "\udc00"}'])
+def test_half_a_pair_is_named(body: str) -> None:
+    for data in (body, body.encode()):
+        with pytest.raises(ApiError, match="utf-16 surrogate pair"):
+            decode_object(data)
+    with pytest.raises(ApiError, match="truncated"):
+        decode_object('{"a": "b')
+
+
 def test_a_body_of_too_many_strings_or_numbers_is_refused() -> None:
     quoted = '"' * QUOTES_MAX
     assert decode_object(msgspec.json.encode({"a": quoted})) == {"a": quoted}
