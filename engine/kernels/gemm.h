@@ -7,7 +7,7 @@
 #include <algorithm>
 #include "model.h"
 
-// The tile of accumulators that the registers hold: rows, and vectors of columns.
+// The largest tile of accumulators that the registers hold: rows, and vectors of columns.
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 6, TILE_VECTORS = 4;
 #elif defined(__AVX2__)
@@ -15,6 +15,16 @@ constexpr int TILE_ROWS = 6, TILE_VECTORS = 2;
 #else
 constexpr int TILE_ROWS = 4, TILE_VECTORS = 2;
 #endif
+
+// Vectors of columns in a tile of so many rows. Each accumulator waits for its own last addition, so
+// few rows need many of them; and one pass over a panel reads memory in order, four do not.
+constexpr int tile_vectors(int rows) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return rows == 1 ? 8 : rows <= 3 ? 4 : TILE_VECTORS;
+#else
+    return TILE_VECTORS;
+#endif
+}
 
 constexpr long PAIR_ROW = 2 * PANEL;      // elements of one pair of inputs in a panel
 
@@ -51,26 +61,27 @@ struct Turns {
 template <int ROWS, int LINES>
 static __attribute__((noinline)) void multiply_tile(const Product& p, int row, const bf16* panel,
                                                     float* out, Turns turns) {
+    constexpr int VECTORS = tile_vectors(ROWS);
     const Act* a[ROWS];
     for (int i = 0; i < ROWS; i++)
         a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
-    for (int column = 0; column < PANEL; column += TILE_VECTORS * W) {
-        Vf c[ROWS][TILE_VECTORS];
-        const bf16* b[TILE_VECTORS];
-        for (int j = 0; j < TILE_VECTORS; j++) b[j] = panel + 2 * (column + j * W);
+    for (int column = 0; column < PANEL; column += VECTORS * W) {
+        Vf c[ROWS][VECTORS];
+        const bf16* b[VECTORS];
+        for (int j = 0; j < VECTORS; j++) b[j] = panel + 2 * (column + j * W);
         for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < TILE_VECTORS; j++)
+            for (int j = 0; j < VECTORS; j++)
                 c[i][j] = turns.begin ? vload(out + i * PANEL + column + j * W) : vset(0.f);
         long k = turns.begin, fetching = column ? 0 : (turns.lines + LINES - 1) / LINES;
         const char* from = turns.from;
         for (fetching = std::min(k + fetching, turns.end); k < fetching; k++) {
             for (int i = 0; i < LINES; i++, from += LINE) _mm_prefetch(from, _MM_HINT_T1);
-            multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
+            multiply_pairs<ROWS, VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
         for (; k < turns.end; k++)
-            multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
+            multiply_pairs<ROWS, VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < TILE_VECTORS; j++)
+            for (int j = 0; j < VECTORS; j++)
                 vstore(out + i * PANEL + column + j * W, c[i][j]);
     }
 }
