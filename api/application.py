@@ -32,6 +32,7 @@ from .http.held import NO_SLOT, HeldSlots
 from .http.keep_alive import KeepAlive
 from .http.stream import BoundedStream
 from .metrics import Metrics
+from .openai.engine_rank import RANK_HEADER_NAME, ranked
 from .openai.response_id import IdSource
 from .responses.executions import ExecutionCall
 from .responses.foreign import ForeignResponses, RootCalls
@@ -335,6 +336,10 @@ class Call:
         if self.table is not None:
             self.application.unknown_fields.check(self.table, values)
         return self.application.with_model_name(values)
+
+    async def read_order(self) -> JsonObject:
+        """The body of a request that generates, with the rank of its header. Raises `ApiError`."""
+        return ranked(await self.read_body(), self.header(RANK_HEADER_NAME))
 
     def check_accepting(self) -> None:
         """Raises `ApiError` 503 where no new work is taken; what a life before has claimed is none.

@@ -90,9 +90,9 @@ class AddRequest:
     admitted_ns: int = 0
     replayed: bool = False  # sent before, here or elsewhere: it goes before those that are new
     inexact_ok: bool = False  # for the frontend alone: another numerics id may go on with it
-    # It is suspected of an engine's death at so many tokens: up to there it runs alone.
-    solo_tokens: int = 0
+    solo_tokens: int = 0  # suspected of an engine's death there: up to it, it runs alone
     trace: str = ""  # for the frontend alone: ids of its trace, see `runtime.frontend.tracing`
+    engine: int | None = None  # for the frontend alone: the rank that its client named
 
 
 @attrs.frozen

@@ -68,6 +68,7 @@ class _Call:
 
     prompts: list[Prompt]
     params: SamplingParams | None
+    engine: int | None = None
     # Called in the loop's thread whenever one has been answered.
     on_answered: Callable[[], None] = lambda: None
     # Of `stream` alone: its outputs, then None. Bounded by the length of the answers.
@@ -125,21 +126,23 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | None = None,
         *,
+        engine: int | None = None,
         progress: bool | None = None,
     ) -> list[Completion]:
         """Answer all prompts, in their order; one fails, all fail.
 
         Any number may be given: as many as the admission takes run at once, the others wait.
-        A list of token ids is one prompt. `progress` draws a bar on stderr; None does so for
-        several prompts on a terminal. Raises as `Runtime.generate` does (a group if several
-        prompts fail at once), and `LLMClosed`. Ctrl-C in the calling thread aborts its prompts.
+        A list of token ids is one prompt. `engine` is the rank of the one that is to answer.
+        `progress` draws a bar on stderr; None does so for several prompts on a terminal. Raises as
+        `Runtime.generate` does (a group if several prompts fail at once), and `LLMClosed`. Ctrl-C
+        in the calling thread aborts its prompts.
         """
         _check_loop()
         many = _many(prompts)
         if progress is None:
             progress = len(many) > 1 and sys.stderr.isatty()
         with _bar(len(many), shown=progress) as advance:
-            call = _Call(many, params, advance)
+            call = _Call(many, params, engine, advance)
             with self._calling(call):
                 call.done.wait()
         return self._results(call)
@@ -150,6 +153,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: list[dict[str, Any]] | None = None,
+        engine: int | None = None,
         progress: bool | None = None,
     ) -> list[Completion]:
         """Answer a conversation, or each of several: lists of `{"role": …, "content": …}`.
@@ -159,10 +163,10 @@ class LLM:
         one_alone = bool(messages) and isinstance(messages[0], Mapping)
         many = cast(Sequence[Conversation], [messages] if one_alone else messages)
         prompts = [ChatPrompt([dict(each) for each in one], tools=tools) for one in many]
-        return self.generate(prompts, params, progress=progress)
+        return self.generate(prompts, params, engine=engine, progress=progress)
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None
+        self, prompt: Prompt, params: SamplingParams | None = None, *, engine: int | None = None
     ) -> Iterator[GenerationOutput]:
         """The outputs of one prompt as they come, each with new `text`; `chat` is a `ChatPrompt`.
 
@@ -170,7 +174,7 @@ class LLM:
         """
         _check_loop()
         outputs = queue.SimpleQueue[GenerationOutput | None]()
-        call = _Call(_many(prompt), params, outputs=outputs)
+        call = _Call(_many(prompt), params, engine, outputs=outputs)
         if len(call.prompts) != 1:
             raise InvalidParameter("prompt", "must be one: stream is for a single prompt")
         with self._calling(call):
@@ -296,7 +300,7 @@ class LLM:
         while True:
             try:
                 opened = self._runtime.generate(
-                    prompt, call.params, streaming=streaming, merge_s=merge_s
+                    prompt, call.params, streaming=streaming, merge_s=merge_s, engine=call.engine
                 )
                 async with opened as stream:
                     completion = await _completion(stream, call.outputs)

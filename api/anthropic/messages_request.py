@@ -17,6 +17,7 @@ from ...runtime.text.prompts import ChatPrompt
 from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, unsupported
 from ..openai.completion_requests import ChatRequest, read_shared, with_tools
+from ..openai.engine_rank import RANK, RANK_FIELD
 from ..openai.field_rules import MESSAGES_RULES
 from ..openai.message_fields import FORMS, TOOLS_MAX
 from ..openai.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
@@ -178,7 +179,7 @@ _RUNTIME = Body(
     {
         name: RUNTIME.fields[name]
         for name in RUNTIME.fields
-        if name in ("priority", "cache_salt", "deadline_ms", "keep_s", *SAMPLING_FIELDS)
+        if name in ("priority", "cache_salt", RANK, "deadline_ms", "keep_s", *SAMPLING_FIELDS)
         and name not in ("top_k", "stop", "structured_outputs")
     },
     strict=True,
@@ -212,13 +213,14 @@ MESSAGES_BODY = Body(
         "top_p": sampling_field("top_p"),
         "top_k": sampling_field("top_k"),
         "stop_sequences": sampling_field("stop"),
+        RANK: RANK_FIELD,
         "runtime": Field(Nested(_RUNTIME), RUNTIME_FIELD.about),
         **UNSERVED_FIELDS,
     },
     rules=MESSAGES_RULES,
 )
 # As chat completions call them.
-_SHARED = ("stream", "temperature", "top_p", "top_k", "runtime")
+_SHARED = ("stream", "temperature", "top_p", "top_k", RANK, "runtime")
 
 
 @attrs.frozen(kw_only=True)

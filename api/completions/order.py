@@ -234,6 +234,7 @@ class CompletionOrder:
             cache_salt=options.runtime.cache_salt,
             priority=options.runtime.priority,
             inexact_ok=options.runtime.inexact_ok,
+            engine=options.runtime.data_parallel_rank,
             streaming=options.stream,
             deadline_s=options.runtime.deadline_s,
             merge_s=self.merge_s,

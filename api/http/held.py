@@ -89,6 +89,8 @@ class SessionState(msgspec.Struct, array_like=True, tag="socket", frozen=True):
     # A close frame was sent.
     is_closing: bool = False
     grant: GrantState | None = None
+    # The engine that its handshake named, as it came.
+    rank: str | None = None
 
 
 State = HttpState | SessionState

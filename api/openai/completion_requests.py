@@ -16,6 +16,7 @@ from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
 from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, missing, wrong_type
 from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved, one_of
+from .engine_rank import RANK, RANK_FIELD
 from .field_rules import CHAT_ALTERNATIVES, CHAT_RULES, COMPLETIONS_RULES
 from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, TOOL_FIELDS, form_of
 from .responses_fields import (
@@ -28,6 +29,7 @@ from .responses_fields import (
     RuntimeOptions,
     check_model,
     split_runtime,
+    with_shared,
 )
 from .sampling_fields import (
     ALTERNATIVES,
@@ -70,6 +72,7 @@ SHARED_FIELDS: dict[str, Field] = {
     "stream_options": Field(Nested(STREAM_OPTIONS), "Only with `stream`."),
     "priority": PRIORITY,
     "cache_salt": CACHE_SALT,
+    RANK: RANK_FIELD,
     "return_token_ids": Field(FLAG, "Choices carry token ids, and the prompt's."),
     "runtime": RUNTIME_FIELD,
     "n": sampling_field("n"),
@@ -109,7 +112,7 @@ class CompletionOptions:
     @property
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
-        return {"structured_outputs": self.form_field}
+        return {"structured_outputs": self.form_field, "engine": RANK}
 
     @property
     def with_token_ids(self) -> bool:
@@ -135,9 +138,7 @@ def read_shared(
         runtime, extensions = split_runtime(values["runtime"])
         if values["runtime"].get("keep_s") and not stream:
             raise bad_field("runtime.keep_s", "needs `stream`: only streams are resumed")
-    for name in ("priority", "cache_salt"):
-        if name in values and name not in values.get("runtime", {}):
-            runtime = attrs.evolve(runtime, **{name: values[name]})
+    runtime = with_shared(runtime, values, "priority", "cache_salt", RANK)
     arguments = sampling_arguments(values)
     arguments |= {name: values[name] for name in _PLAIN if name in values}
     if max_tokens is not None:

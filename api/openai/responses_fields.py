@@ -32,6 +32,7 @@ from ..schema.fields import (
 )
 from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved
 from ..settings import MERGE_MS_MAX
+from .engine_rank import RANK, RANK_FIELD
 from .field_rules import RESPONSES_ALTERNATIVES, RESPONSES_RULES
 from .message_fields import (
     MESSAGES_MAX,
@@ -97,6 +98,7 @@ RUNTIME = Body(
         ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,
+        RANK: RANK_FIELD,
         "deadline_ms": Field(
             IntegerKind(minimum=1, maximum=DEADLINE_MS_MAX),
             "When the answer must have ended, from its arrival; it is incomplete otherwise.",
@@ -136,6 +138,7 @@ class RuntimeOptions:
     `token_ids`: deltas carry ids and the index of the first. `events`: notices of the server, such
     as a drain. `input_token_ids` replaces the text of the prompt. `inexact_ok`: other tokens than
     in an undisturbed run are better than none. `deadline_ms` is in milliseconds.
+    `data_parallel_rank` names an engine.
     """
 
     token_ids: bool = False
@@ -144,6 +147,7 @@ class RuntimeOptions:
     priority: int = 0
     cache_salt: str = ""
     inexact_ok: bool = False
+    data_parallel_rank: int | None = None
     deadline_ms: int | None = None
 
     @property
@@ -159,6 +163,13 @@ def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, 
     """Read values of the `runtime` object as options, and arguments for `SamplingParams`."""
     options = {name: value for name, value in values.items() if name in _OPTIONS}
     return RuntimeOptions(**options), sampling_arguments(values)
+
+
+def with_shared(options: RuntimeOptions, values: Mapping[str, Any], *names: str) -> RuntimeOptions:
+    """Options, with those of these names that a body has outside of its `runtime` object alone."""
+    given = values.get("runtime", {})
+    outer = {name: values[name] for name in names if name in values and name not in given}
+    return attrs.evolve(options, **outer) if outer else options
 
 
 def model_not_found(model: str, served: Sequence[str], param: str) -> ApiError:
@@ -330,6 +341,7 @@ RESPONSES = Body(
             Nested(REASONING), "How much the model thinks, and as what it is shown."
         ),
         "metadata": Field(_METADATA, "Given back as it came."),
+        RANK: RANK_FIELD,
         "runtime": Field(Nested(_RESPONSES_RUNTIME), RUNTIME_FIELD.about),
         "text": Field(TEXT_OPTIONS, "`format` says in which form the answer is wanted."),
         **RESPONSE_TOOL_FIELDS,

@@ -18,6 +18,7 @@ from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, bad_field
 from ..schema.fields import TEXT, IntegerKind, JsonObject, ObjectFields
 from ..schema.tables import Body, Field
+from .engine_rank import RANK
 from .message_fields import Message, form_of
 from .responses_fields import (
     INCLUDE_LOGPROBS,
@@ -27,6 +28,7 @@ from .responses_fields import (
     check_model,
     check_together,
     split_runtime,
+    with_shared,
 )
 from .sampling_fields import SAMPLING_FIELDS, sampling_params
 from .template_arguments import Scalar, template_arguments
@@ -60,6 +62,7 @@ _SAMPLING_NAMES = {
 FIELD_NAMES = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
+    "engine": RANK,
     **{name: f"runtime.{name}" for name in SAMPLING_FIELDS},
 }
 
@@ -221,7 +224,7 @@ def read_response_request(
         sampling=constrained,
         stream=found.get("stream", False),
         stream_id=stream_id,
-        options=options,
+        options=with_shared(options, found, RANK),
         keeping=_keeping_of(runtime, now),
         instructions=found.get("instructions"),
         metadata=found.get("metadata", {}),

@@ -37,6 +37,7 @@ import attrs
 import msgspec
 
 from ..errors import ApiError
+from ..openai.engine_rank import unranked
 from ..schema.fields import JsonObject
 
 HEADER = "Idempotency-Key"
@@ -85,7 +86,10 @@ def kept_values(
 
 @attrs.frozen
 class KeyedRequest:
-    """A request with a key: `name` is its principal's key, `digest` its route and body."""
+    """A request with a key: `name` is its principal's key, `digest` its route and body.
+
+    The engine that either names is no part of it: a router may choose another one for a retry.
+    """
 
     name: str
     digest: str
@@ -96,7 +100,7 @@ class KeyedRequest:
         if not KEY.fullmatch(key):
             reason = f"{HEADER}: must be 1 to 255 visible ASCII characters"
             raise ApiError(400, reason, "invalid_idempotency_key", param=HEADER)
-        text = msgspec.json.encode(body, order="deterministic")
+        text = msgspec.json.encode(unranked(body), order="deterministic")
         return cls(_digest(principal.encode(), key.encode()), _digest(path.encode(), text))
 
 

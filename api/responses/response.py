@@ -222,6 +222,7 @@ class Response:
             cache_salt=options.cache_salt,
             priority=options.priority,
             inexact_ok=options.inexact_ok,
+            engine=options.data_parallel_rank,
             streaming=self.streaming and request.generate,
             events=options.events,
             credit=request.keeping.credit if request.generate else None,

@@ -64,7 +64,7 @@ async def create_completion(call: Call) -> None:
     before the answer has begun.
     """
     call.check_accepting()
-    body = await call.read_body()
+    body = await call.read_order()
     request = read_completions_request(body, model=call.application.generator.model_name)
     await _answer(call, request, body)
 
@@ -104,7 +104,7 @@ def speak_messages(connection: HttpConnection) -> None:
 async def _create(call: Call, read: Callable[..., ChatRequest]) -> None:
     application = call.application
     call.check_accepting()
-    body = await call.read_body()
+    body = await call.read_order()
     model = application.generator.model_name
     request = read(body, model=model, answer_format=application.answer_format)
     await _answer(call, request, body)

@@ -13,6 +13,7 @@ import attrs
 
 from ... import __version__
 from ..application import Call
+from ..openai.engine_rank import RANK, RANK_FIELD, RANK_HEADER
 from ..responses.claims import HEADER, KEY
 from ..schema.fields import JsonObject
 from ..schema.tables import NO_QUERY, Body, Query
@@ -30,6 +31,13 @@ _KEY_PARAMETER: JsonObject = {
     "description": "Sent again with the same key and body, it is not executed again:"
     " the answer is the same. 409, 410 and 422 say why that cannot be.",
     "schema": {"type": "string", "pattern": f"^{KEY.pattern}$"},
+}
+_RANK_PARAMETER: JsonObject = {
+    "name": RANK_HEADER,
+    "in": "header",
+    "required": False,
+    "description": f"As `{RANK}` of the body, and goes before it.",
+    "schema": RANK_FIELD.kind.schema(),
 }
 _ERROR_SCHEMA: JsonObject = {
     "type": "object",
@@ -70,7 +78,7 @@ class Route:
     query: Query = attrs.field(default=NO_QUERY, kw_only=True)
     # Logged at debug, as it is asked for all the time, or is a part of a page.
     is_quiet: bool = attrs.field(default=False, kw_only=True)
-    # Whether it takes an idempotency key.
+    # Whether it generates, so that it takes an idempotency key and an engine's rank.
     is_keyed: bool = attrs.field(default=False, kw_only=True)
 
     def match(self, path: str) -> str | None:
@@ -99,10 +107,10 @@ def openapi_document(
         path = _PARAMETER.sub(r"{\1}", route.path)
         is_open = route.is_open or not (has_keys or route.is_admin)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, is_open=is_open)
-    document: JsonObject = {
+    return {
         "openapi": OPENAPI_VERSION,
         "info": {"title": "Triolet", "version": __version__},
-        "paths": paths,
+        "paths": _with_maxima(paths, maxima),
         "components": {
             "schemas": {"Error": _ERROR_SCHEMA},
             "securitySchemes": {
@@ -111,19 +119,18 @@ def openapi_document(
             },
         },
     }
-    _set_maxima(document, maxima)
-    return document
 
 
-def _set_maxima(value: object, maxima: Mapping[str, float]) -> None:
+def _with_maxima(value: Any, maxima: Mapping[str, float]) -> Any:
+    """A copy, as tables of fields are everybody's."""
     if isinstance(value, list):
-        for each in value:
-            _set_maxima(each, maxima)
-    elif isinstance(value, dict):
-        if value.get("x-maximum") in maxima:
-            value["maximum"] = maxima[value["x-maximum"]]
-        for each in value.values():
-            _set_maxima(each, maxima)
+        return [_with_maxima(each, maxima) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _with_maxima(each, maxima) for name, each in value.items()}
+    if found.get("x-maximum") in maxima:
+        found["maximum"] = maxima[found["x-maximum"]]
+    return found
 
 
 def summary_of(route: Route) -> str:
@@ -155,7 +162,7 @@ def _operation(route: Route, *, is_open: bool) -> JsonObject:
     ]
     parameters += route.query.parameters()
     if route.is_keyed:
-        parameters.append(_KEY_PARAMETER)
+        parameters += [_KEY_PARAMETER, _RANK_PARAMETER]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:

@@ -56,7 +56,7 @@ async def create_response(call: Call) -> None:
     """
     connection, application, principal = call.connection, call.application, call.principal
     call.check_accepting()
-    body = await call.read_body()
+    body = await call.read_order()
     keyed = keyed_request(call, body)
     request = _read(application, body)
     if keyed is not None:

@@ -72,7 +72,8 @@ SOCKET_PATH = "/v1/responses"
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 # What a page of another origin may send, if it does not say, and read, beside the usual.
 ALLOWED_HEADERS = (
-    "authorization, api-key, content-type, idempotency-key, last-event-id, x-api-key, x-request-id"
+    "authorization, api-key, content-type, idempotency-key, last-event-id, x-api-key,"
+    " x-data-parallel-rank, x-request-id"
 )
 EXPOSED_HEADERS = "x-request-id, request-id, retry-after, idempotent-replayed"
 # Routes of OpenAI's API that clients may look for, and what to do without them.
@@ -205,6 +206,7 @@ async def get_openapi(call: Call) -> None:
     maxima = {
         "resume-keep": application.settings.resume_keep_s,
         "logprobs": application.generator.max_logprobs,
+        "engine": max(0, len(application.generator.health().engines) - 1),
     }
     if isinstance(vocabulary, int):
         maxima["vocabulary"] = vocabulary - 1

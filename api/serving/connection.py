@@ -24,6 +24,7 @@ from ..http.connection import HttpConnection
 from ..http.held import NO_SLOT, HeldStream, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
+from ..openai.engine_rank import RANK_HEADER_NAME, ranked
 from ..routes.table import SOCKET_PATH, authorize, dispatch
 from ..settings import LOCAL, InputShare
 from ..websocket.frames import Opening
@@ -220,11 +221,12 @@ async def _serve_socket(
     principal = authorize(request, application, is_open=False, authorization=given)
     if request.path != SOCKET_PATH:
         raise ApiError(404, f"WebSockets are served at {SOCKET_PATH}", "route_not_found")
-    key = request.websocket_key()
+    key, rank = request.websocket_key(), request.header(RANK_HEADER_NAME)
+    ranked({}, rank)
     application.check_accepting()
     early = await connection.begin_upgrade()
     opening = Opening(key, SUBPROTOCOL if SUBPROTOCOL in offered else "", early)
-    await run_websocket(connection, application, principal, opening)
+    await run_websocket(connection, application, principal, opening, rank=rank)
 
 
 def _count(

@@ -49,13 +49,16 @@ async def run_websocket(
     application: Application,
     principal: str,
     opening: Opening,
+    *,
+    rank: str | None = None,
 ) -> None:
-    """Serve one socket whose handshake was checked, until either side closes it.
+    """Serve one socket whose handshake was checked, and may have named an engine, until either side
+    closes it.
 
     Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
     """
     application.counters.sockets += 1
-    begun = SessionState(principal, application.ids.draw("session"))
+    begun = SessionState(principal, application.ids.draw("session"), rank=rank)
     held = connection.stream.held
     if held is not None:
         held.state = FixedState(encode_state(begun))
@@ -141,6 +144,7 @@ class SocketSession:
             self.before.session_id,
             self._start,
             self._handle_overload,
+            self.before.rank,
         )
 
     async def run(self) -> None:
@@ -172,6 +176,7 @@ class SocketSession:
             self._wants_events,
             self._is_closing,
             self._grant,
+            self.before.rank,
         )
         return encode_state(session)
 

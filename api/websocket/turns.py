@@ -18,6 +18,7 @@ from ..access_log import AccessEntry
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.held import TurnState, encode_turn
+from ..openai.engine_rank import ranked
 from ..openai.responses_fields import RESPONSES
 from ..openai.responses_request import (
     ResponseRequest,
@@ -57,6 +58,8 @@ class SocketTurns:
     start: StartTask
     # Called when so many responses were refused in a row that this frontend has no room.
     on_overload: Callable[[], None]
+    # The engine that the handshake named.
+    rank: str | None = None
     # Why no further response is taken, once that is so.
     refusal: ApiError | None = attrs.field(default=None, init=False)
     lanes: Lanes = attrs.field(init=False)
@@ -76,7 +79,7 @@ class SocketTurns:
         """Of a `response.create`. Raises `ApiError`."""
         self.application.unknown_fields.check(RESPONSES, event, EVENT_FIELDS)
         return read_response_request(
-            self.application.with_model_name(event),
+            ranked(self.application.with_model_name(event), self.rank),
             model=self.application.generator.model_name,
             now=trio.current_time(),
             answer_format=self.application.answer_format,

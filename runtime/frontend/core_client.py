@@ -92,16 +92,16 @@ class CoreClient:
         note: AdmissionNote | None = None,
         credit: int | None = None,
     ) -> None:
-        """Write requests down and send them, all to the one engine that has least to do. Where none
-        takes work now but one is expected back, they wait for it, as those that it had do. With a
-        note, the journal has them, and that their client has given this credit.
+        """Write requests down and send them, all to the engine that they name, or that has least to
+        do. Where none takes work now but one is expected back, they wait for it, as those that it
+        had do. With a note, the journal has them, and that their client has given this credit.
 
         All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, `Overloaded`,
         `JournalStreamTooLarge`, or as encoding does.
         """
         if self.draining:
             raise ServerDraining()
-        peer = self._choose()
+        peer = self._choose(requests[0][0].engine)
         now, admitted_ns = trio.current_time(), self.clock_ns()
         added: list[tuple[AddRequest, RequestSink]] = []
         waiting: list[LedgerEntry] = []
@@ -197,7 +197,8 @@ class CoreClient:
         """Those that take work may be others: choose among them, and place what waits."""
         self._taking = self.engines.taking()
         self.balancer.set_engines(self._taking)
-        self.ledger.replays.handle_engines(self._taking, self.engines.expected())
+        expected = self.engines.expected(), self.engines.ranks()
+        self.ledger.replays.handle_engines(self._taking, *expected)
         self.place_waiting()
         self.engines_changed.set()
         self.engines_changed = trio.Event()
@@ -250,7 +251,8 @@ class CoreClient:
         if self.journal is not None:  # which has it before it is sent
             self.journal.place(entry.placement())
         self._send(peer, request)
-        if (entry.request.events and entry.is_moved) or not exact:
+        is_away = entry.request.engine is not None and not entry.is_at_home
+        if (entry.request.events and entry.is_moved) or is_away or not exact:
             event = RequestEvent(RequestEventKind.MIGRATED, exact=exact)
             self.deliver(entry, entry.output_of(event))
 
@@ -268,16 +270,17 @@ class CoreClient:
                 event = RequestEvent(RequestEventKind.QUEUED, position)
                 self.deliver(entry, entry.output_of(event))
 
-    def _choose(self) -> Peer | NoEngine:
-        """The engine of the next request, or the error of one that waits for an engine in vain.
-
-        Raises that error where none is expected.
+    def _choose(self, rank: int | None = None) -> Peer | NoEngine:
+        """The engine of the next request, of this rank if it names one, or the error of one that
+        waits for it in vain. Raises that error where none is expected.
         """
+        named = None if rank is None else [peer for peer in self._taking if peer.rank == rank]
         try:
-            return self.balancer.choose(self.ledger.placed.count)
+            return self.balancer.choose(self.ledger.placed.count, named)
         except NoEngine:
-            error = self.engines.no_engine()
-            if self.engines.expected() and self.ledger.replays.settings.replay_wait_s > 0.0:
+            error = self.engines.no_engine(rank)
+            may_come = self.engines.expected() and (rank is None or rank in self.engines.ranks())
+            if may_come and self.ledger.replays.settings.replay_wait_s > 0.0:
                 return error
             raise error from None
 

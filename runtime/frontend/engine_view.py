@@ -127,9 +127,15 @@ class EngineView:
         """Numerics ids of the engines that are there or may come back."""
         return frozenset(ready.numerics_id for ready in self._latest)
 
-    def no_engine(self) -> NoEngine:
-        """The error that says why none takes work."""
-        reasons = [health.reason for health in self.health() if health.reason]
+    def ranks(self) -> frozenset[int]:
+        """Those whose engine is there or may come back."""
+        members = self.membership.engines
+        return frozenset(each.rank for each in members if each.state is not EngineState.FAILED)
+
+    def no_engine(self, rank: int | None = None) -> NoEngine:
+        """The error that says why none takes work, or not the one of this rank."""
+        asked = [health for health in self.health() if rank in (None, health.rank)]
+        reasons = [health.reason for health in asked if health.reason]
         return NoEngine("; ".join(reasons) or "no engine has started yet")
 
     def health(self) -> list[EngineHealth]:

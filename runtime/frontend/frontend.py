@@ -93,6 +93,7 @@ class Frontend:
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
         inexact_ok: bool = False,
+        engine: int | None = None,
         note: AdmissionNote | None = None,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
@@ -100,14 +101,11 @@ class Frontend:
         Raises as `Generator.generate` and `GenerationStream`. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
-        check_arguments(
-            {"request_id": request_id, "principal": principal, "cache_salt": cache_salt},
-            {"deadline_s": deadline_s, "merge_s": merge_s},
-            priority=priority,
-            credit=credit,
-            events=events,
-            inexact_ok=inexact_ok,
-        )
+        labels = {"request_id": request_id, "principal": principal, "cache_salt": cache_salt}
+        times_s = {"deadline_s": deadline_s, "merge_s": merge_s}
+        flags = {"events": events, "inexact_ok": inexact_ok}
+        check_arguments(labels, times_s, priority=priority, credit=credit, **flags)
+        check_engine(engine, self.settings.engines)
         deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
         with self._open_ticket(prompt, params.n, principal) as ticket:
             prepared = await self._prepare(prompt, params, principal)
@@ -128,6 +126,7 @@ class Frontend:
                     merge_s=_merge_s(merge_s, params, deadline_s),
                     prompt_embeds=prepared.embeds,
                     inexact_ok=inexact_ok,
+                    engine=engine,
                 )
             )
             flows = [self._new_flow(add, ticket, credit, streaming=streaming) for add in requests]
@@ -286,6 +285,12 @@ def check_arguments(
     for name, seconds in times_s.items():
         if type(seconds) not in (int, float) or math.isnan(seconds):
             raise InvalidParameter(name, "must be a number of seconds")
+
+
+def check_engine(rank: object, engines: int) -> None:
+    """Raises `InvalidParameter` for what is no rank of so many engines."""
+    if rank is not None and (type(rank) is not int or not 0 <= rank < engines):
+        raise InvalidParameter("engine", f"must be the number of an engine, 0 to {engines - 1}")
 
 
 def _check_unicode(name: str, text: str) -> None:

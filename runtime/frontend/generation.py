@@ -293,6 +293,7 @@ class Generator(Protocol):
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
         inexact_ok: bool = False,
+        engine: int | None = None,
         note: AdmissionNote | None = None,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
@@ -306,6 +307,8 @@ class Generator(Protocol):
         first and the last do not wait, nor any of a request that has stop strings or a deadline.
         With `inexact_ok` an engine that computes other tokens may go on with the request where its
         own died: an event tells, and `GenerationChoice.inexact_from`.
+        With `engine` all choices go to the engine of this rank, and wait for its next life if it
+        dies; to another one only when that does not come in time: then an event tells.
         With a note the journal has the request, where there is one: see `adoption`.
         """
 

@@ -228,6 +228,11 @@ class LedgerEntry:
         """Whether it goes on at another engine than it was."""
         return self.is_replayed and self.peer != self.left
 
+    @property
+    def is_at_home(self) -> bool:
+        """Whether the engine that has it is the one that its client named."""
+        return self.peer is not None and self.peer.rank == self.request.engine
+
     def handle_adopted(self, attempt: int, peer: Peer | None, ready: Numerics | None) -> None:
         """A frontend of before sent it so; without engine it waits for one."""
         self.state.is_measured, self.is_adopted = False, True

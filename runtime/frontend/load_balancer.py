@@ -84,10 +84,10 @@ class LeastLoaded:
         """
         if among is not None:
             compared = [self._candidates[peer] for peer in among]
-            return min(compared, key=lambda candidate: self._load(candidate, in_flight)).peer
-        if not self._drawn_from:
+        else:
+            compared = self._compared() if self._drawn_from else []
+        if not compared:
             raise NoEngine("no engine takes work now")
-        compared = self._compared()
         if len(compared) == 1:
             return compared[0].peer
         return min(compared, key=lambda candidate: self._load(candidate, in_flight)).peer

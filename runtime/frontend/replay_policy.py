@@ -2,7 +2,8 @@
 
 - *Where to*: an engine of the numerics id that the request began with (if it did), which computes
   bitwise (or the request has no token yet) and holds it. With `inexact_ok` any that holds it, once
-  no engine of that id can come back, or the wait is over.
+  no engine of that id can come back, or the wait is over. A request that names its engine's rank
+  goes to the next life of that rank; to others once the wait is over, or the rank was given up.
 - *When*: at once, or with the next engine that comes up, up to `replay_wait_s` after the loss. They
   are asked for in the order in which engines serve: priority, then admission.
 - *Why not*: the wait is over, the request was sent `replay_attempts_max` times without a new token,
@@ -50,8 +51,9 @@ class ReplayPolicy:
 
     # Engines that take work now, by what they said of themselves.
     _engines: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
-    # Numerics ids of the engines that are up or may come up again.
+    # Numerics ids and ranks of the engines that are up or may come up again.
     _expected: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    _ranks: frozenset[int] = attrs.field(default=frozenset(), init=False)
     # A dict for its order; thousands may come and go at once.
     _waiting: dict[LedgerEntry, None] = attrs.field(factory=dict, init=False)
 
@@ -60,11 +62,16 @@ class ReplayPolicy:
         return len(self._waiting)
 
     def handle_engines(
-        self, engines: Mapping[Peer, EngineReady], expected: frozenset[str] = frozenset()
+        self,
+        engines: Mapping[Peer, EngineReady],
+        expected: frozenset[str] = frozenset(),
+        ranks: frozenset[int] = frozenset(),
     ) -> None:
-        """These take work from now on; `expected` ids belong to what may come back besides."""
+        """These take work from now on; `expected` ids, of `ranks`, belong to what may come back
+        besides.
+        """
         self._engines = dict(engines)
-        self._expected = expected
+        self._expected, self._ranks = expected, ranks
 
     def handle_lost(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
         """Its engine is gone, or has lost it: it waits, or `decide` ends it."""
@@ -90,7 +97,9 @@ class ReplayPolicy:
         for entry in sorted([*self._waiting, *queued], key=_turn):
             if entry.peer is None:
                 decisions.append(self._decide(entry, now))
-            elif exact := self._exact(entry):
+            elif entry.is_at_home:
+                continue  # where its client wants it
+            elif exact := _exact(self._allowed(entry, any_rank=True), entry):
                 decisions.append(PlaceOn(entry, exact, True))
         return [decision for decision in decisions if decision is not None]
 
@@ -105,21 +114,25 @@ class ReplayPolicy:
     def _decide(self, entry: LedgerEntry, now: float) -> ReplayDecision | None:
         is_late = now >= self._late_at(entry)
         if entry.attempts < self.settings.replay_attempts_max:
-            if exact := self._exact(entry):
+            engines = self._allowed(entry, any_rank=is_late)
+            if exact := _exact(engines, entry):
                 return PlaceOn(entry, exact, True)
-            holding = [peer for peer, ready in self._engines.items() if holds(ready, entry)]
+            holding = [peer for peer, ready in engines.items() if holds(ready, entry)]
             may_return = is_reproducible(entry) and entry.numerics_id in {"", *self._expected}
             if entry.request.inexact_ok and holding and (is_late or not may_return):
                 return PlaceOn(entry, holding, False)
         return Fail(entry, self._error_of(entry)) if is_late else None
 
-    def _exact(self, entry: LedgerEntry) -> list[Peer]:
-        """Who goes on with it as the engine would that it began on."""
-        return [
-            peer
-            for peer, ready in self._engines.items()
-            if holds(ready, entry) and is_exact(ready, entry)
-        ]
+    def _allowed(self, entry: LedgerEntry, *, any_rank: bool) -> Mapping[Peer, EngineReady]:
+        """Where it may go: to its rank first, if it names one."""
+        rank = entry.request.engine
+        if rank is None:
+            return self._engines
+        own = {peer: ready for peer, ready in self._engines.items() if peer.rank == rank}
+        if any_rank or rank not in self._ranks:
+            exact = _exact(own, entry)
+            return {peer: own[peer] for peer in exact} or self._engines
+        return own
 
     def _late_at(self, entry: LedgerEntry) -> float:
         """When it is given up: at once if no engine would help."""
@@ -151,6 +164,13 @@ class ReplayPolicy:
             assert 0 <= entry.attempts <= self.settings.replay_attempts_max
             assert (entry.lost_by is None) == (entry.lost_at == math.inf)
             assert not waits or entry.lost_at <= entry.state.entered_at
+
+
+def _exact(engines: Mapping[Peer, EngineReady], entry: LedgerEntry) -> list[Peer]:
+    """Which of these go on with it as the engine would that it began on."""
+    return [
+        peer for peer, ready in engines.items() if holds(ready, entry) and is_exact(ready, entry)
+    ]
 
 
 def holds(ready: EngineReady, entry: LedgerEntry) -> bool:

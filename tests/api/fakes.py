@@ -76,6 +76,7 @@ class Call:
     deadline_s: float = math.inf
     merge_s: float = 0.0
     inexact_ok: bool = False
+    engine: int | None = None
     note: AdmissionNote | None = None
 
 

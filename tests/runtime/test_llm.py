@@ -89,6 +89,16 @@ def test_conversations_are_answered_by_the_template(llm: LLM) -> None:
     assert [each.prompt_token_ids for each in answers] == [rendered.prompt_token_ids] * 3
 
 
+def test_an_engine_is_named_by_its_rank(llm: LLM) -> None:
+    wanted = llm.generate("the cat", PARAMS)
+    assert llm.generate("the cat", PARAMS, engine=0) == wanted
+    assert len(llm.chat(MESSAGES, PARAMS, engine=0)) == 1
+    assert "".join(output.text for output in llm.stream("the cat", PARAMS, engine=0))
+    for call in (llm.generate, llm.stream):
+        with pytest.raises(InvalidParameter, match="engine"):
+            list(call("the cat", PARAMS, engine=1))
+
+
 def test_a_stream_gives_the_same_answer_in_pieces(llm: LLM) -> None:
     (whole,) = llm.generate("the cat", PARAMS)
     outputs = list(llm.stream("the cat", PARAMS))

@@ -226,5 +226,5 @@ def test_responses(values: dict[str, Any], form: StructuredOutputs | None, name:
 
 def test_a_refusal_names_the_field_that_asked() -> None:
     request = read(response_format=NESTED)
-    assert request.options.names == {"structured_outputs": "response_format"}
-    assert read().options.names == {"structured_outputs": "structured_outputs"}
+    assert request.options.names["structured_outputs"] == "response_format"
+    assert read().options.names["structured_outputs"] == "structured_outputs"

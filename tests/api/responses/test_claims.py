@@ -39,6 +39,8 @@ def test_a_key_is_its_principals_and_goes_with_one_route_and_body() -> None:
     assert KeyedRequest.read("k", "p", "/v1/responses", turned) == first
     assert read(principal="q").name != first.name != read(key="l").name
     assert KeyedRequest.read("k1", "", "", BODY).name != KeyedRequest.read("1", "k", "", BODY).name
+    for alike in (read(data_parallel_rank=1), read(runtime={"seed": 1, "data_parallel_rank": 0})):
+        assert alike == first, "a retry may be sent to another engine"
     for other in (read(path="/v1/completions"), read(stream=True), read(runtime={"seed": 2})):
         assert (other.name == first.name, other.digest == first.digest) == (True, False)
     assert {home_of(read(key=str(number)).name, 3) for number in range(40)} == {0, 1, 2}

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from triolet.api.openai.engine_rank import RANK_HEADER
 from triolet.api.responses.claims import HEADER
 from triolet.api.routes import completions as completion_routes
 from triolet.api.routes import responses as response_routes
@@ -33,7 +34,8 @@ def test_every_route_and_field_is_in_it(route: Route) -> None:
     assert not summary.startswith(("Raises", ";"))
     names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
     in_path = {("path", "id")} if "{id" in route.path else set()
-    in_header = {("header", HEADER)} if route.is_keyed else set()
+    both = {("header", HEADER), ("header", RANK_HEADER)}
+    in_header = both if route.is_keyed else set()
     in_header |= {("header", name) for name in route.query.headers}
     assert names == in_path | in_header | {("query", name) for name in route.query.fields}
     kinds = [next(iter(security)) for security in operation["security"]]

@@ -99,6 +99,18 @@ def seen(stream: GenerationStream) -> Any:
     return stream.choices, texts, logprobs, stream.prompt_logprobs, stream.usage
 
 
+async def test_the_engine_that_a_client_named_is_still_its_own(null_folder: pathlib.Path) -> None:
+    async with (
+        open_journaled(null_folder, engines=2) as bed,
+        begun(bed, {"plain": KINDS["plain"]}, engine=1),
+        adopted(bed) as (successor, streams),
+    ):
+        (entry,) = successor.client.ledger.entries()
+        assert entry.request.engine == 1
+        assert entry.is_at_home
+        assert len((await read(streams["plain"])).token_ids) == 40
+
+
 async def test_every_kind_of_stream_goes_on_as_if_nothing_had_happened(
     null_folder: pathlib.Path,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from triolet.engine.batch_table import content_hash
-from triolet.engine.errors import EngineDied
+from triolet.engine.errors import EngineDied, InvalidParameter
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -258,6 +258,45 @@ async def test_only_who_allows_it_goes_on_with_other_numerics(
         assert len(stream.token_ids) == 300
         assert (trio.current_time() - began < 15) == given_up, "its own engine may have come back"
         assert bed.frontend.statistics().frontend.requests_migrated_inexactly_total == 1
+
+
+async def test_all_that_names_an_engine_goes_there(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        for _ in range(4):
+            several = attrs.evolve(PARAMS, n=3)
+            async with bed.frontend.generate("hello", several, engine=1) as stream:
+                assert holder(bed).rank == 1
+                await stream.collect()
+        added = [bed.servers[rank].core.statistics().requests_added for rank in range(2)]
+        assert added == [0, 12]
+        for rank in (2, -1, True, "1"):
+            with pytest.raises(InvalidParameter, match="engine must be the number of an engine"):
+                await bed.answer("hello", PARAMS, engine=rank)
+        bed.lose_engine(1)
+        bed.client.apply_membership(bed.directory.handle_failed(1))
+        with pytest.raises(NoEngine, match="engine 1 is failed"):
+            await bed.answer("hello", PARAMS, engine=1)
+        assert len(await _tokens(bed, engine=0)) == 12
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_what_names_a_dead_engine_waits_for_it_and_says_where_else_it_goes(
+    null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock, *, is_begun: bool
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # steps run in a thread
+    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+        wanted = (await bed.answer("hello", ENDLESS)).token_ids
+        if not is_begun:
+            bed.lose_engine(1)
+        began = trio.current_time()
+        async with bed.frontend.generate("hello", ENDLESS, engine=1) as stream:
+            if is_begun:
+                await anext(stream)
+                bed.lose_engine(1)
+            seen_events = [event for output in [o async for o in stream] for event in output.events]
+        assert 29.9 < trio.current_time() - began < 32
+        assert seen_events == [RequestEvent(RequestEventKind.MIGRATED)]
+        assert stream.token_ids == wanted
 
 
 @pytest.mark.parametrize("verdict", ["innocent", "suspected", "refused"])

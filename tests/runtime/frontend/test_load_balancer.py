@@ -29,6 +29,14 @@ def test_without_engines_there_is_a_typed_error() -> None:
         LeastLoaded().choose(lambda _: 0)
 
 
+def test_of_named_engines_the_least_loaded_is_chosen_and_of_none_it_is_an_error() -> None:
+    balancer, load = make(), {p: [0, 5, 3][p.rank] for p in ENGINES}.__getitem__
+    assert balancer.choose(load, ENGINES[1:]).rank == 2
+    assert [balancer.choose(load, ENGINES[1:2]).rank for _ in range(3)] == [1, 1, 1]
+    with pytest.raises(NoEngine):
+        balancer.choose(load, [])
+
+
 def test_equals_take_turns_and_frontends_begin_apart() -> None:
     balancer = make()
     assert [balancer.choose(lambda _: 0).rank for _ in range(4)] == [0, 1, 2, 0]

@@ -105,10 +105,14 @@ def entry_of(ledger: Ledger, name: str = "r") -> LedgerEntry:
 
 
 def decide(
-    ledger: Ledger, engines: dict[Peer, EngineReady], now: float = 100.0, *expected: str
+    ledger: Ledger,
+    engines: dict[Peer, EngineReady],
+    now: float = 100.0,
+    *expected: str,
+    ranks: tuple[int, ...] = (0, 1),
 ) -> list[ReplayDecision]:
     ledger.check_invariants()
-    ledger.replays.handle_engines(engines, frozenset(expected))
+    ledger.replays.handle_engines(engines, frozenset(expected), frozenset(ranks))
     return ledger.replays.decide(now)
 
 
@@ -187,6 +191,50 @@ def test_inexact_only_where_it_is_allowed_and_no_engine_of_its_own_may_return() 
     ledger.handle_peer_gone(OTHER, "SIGKILL", 140.0)
     assert decide(ledger, {SUCCESSOR: READY}, 140.0, "same", "other") == []
     assert decide(ledger, {OTHER: UNLIKE}, 140.0) == [PlaceOn(entry_of(ledger), [OTHER], True)]
+
+
+def test_it_waits_for_the_next_life_of_the_rank_that_its_client_named() -> None:
+    ledger = make(engine=0)
+    (entry,) = ledger.entries()
+    assert decide(ledger, {OTHER: READY}, 129.9, "same") == []
+    assert decide(ledger, {OTHER: READY, SUCCESSOR: UNLIKE}, 129.9, "same") == []
+    there = [PlaceOn(entry, [SUCCESSOR], True)]
+    assert decide(ledger, {OTHER: READY, SUCCESSOR: READY}, 100.0, "same") == there
+    assert decide(ledger, {OTHER: READY, SUCCESSOR: READY}, 130.0, "same") == there
+    elsewhere = [PlaceOn(entry, [OTHER], True)]
+    assert decide(ledger, {OTHER: READY}, 130.0, "same") == elsewhere, "in time it did not come"
+    assert decide(ledger, {OTHER: READY, SUCCESSOR: UNLIKE}, 130.0, "same") == elsewhere
+    assert decide(ledger, {OTHER: READY}, 100.0, "same", ranks=(1,)) == elsewhere, "none will come"
+    ledger.handle_replay(entry, OTHER, 130.0, ready=READY)
+    assert not entry.is_at_home
+    ledger.handle_peer_gone(OTHER, "SIGKILL", 140.0)
+    assert decide(ledger, {Peer("engine", 1, 2): READY}, 150.0, "same") == [], "it waits anew"
+    assert decide(ledger, {SUCCESSOR: READY}, 150.0, "same") == there
+    assert isinstance(end_of(ledger, 170.0), EngineDied)
+
+
+def test_with_other_tokens_it_goes_on_there_and_elsewhere_when_it_has_waited() -> None:
+    ledger = make(engine=0, inexact_ok=True)
+    (entry,) = ledger.entries()
+    engines = {OTHER: UNLIKE, SUCCESSOR: UNLIKE}
+    assert decide(ledger, {OTHER: UNLIKE}, 100.0, "other") == []
+    assert decide(ledger, engines, 100.0, "other") == [PlaceOn(entry, [SUCCESSOR], False)]
+    assert decide(ledger, {OTHER: UNLIKE}, 130.0, "other") == [PlaceOn(entry, [OTHER], False)]
+
+
+def test_what_is_queued_where_its_client_wants_it_stays_and_comes_home_from_elsewhere() -> None:
+    ledger = make(engine=0)
+    (entry,) = ledger.entries()
+    ledger.handle_replay(entry, SUCCESSOR, 101.0, ready=READY)
+    ledger.replays.handle_engines({OTHER: READY, SUCCESSOR: READY}, ranks=frozenset({0, 1}))
+    assert ledger.replays.decide(101.0, [entry]) == []
+    ledger.replays.handle_engines({OTHER: READY}, ranks=frozenset({0, 1}))
+    assert ledger.replays.decide(101.0, [entry]) == [], "its link is down, and may come back"
+    ledger.handle_peer_gone(SUCCESSOR, "SIGKILL", 102.0)
+    ledger.handle_replay(entry, OTHER, 132.0, ready=READY)
+    third = Peer("engine", 0, 3)
+    ledger.replays.handle_engines({OTHER: READY, third: READY}, ranks=frozenset({0, 1}))
+    assert ledger.replays.decide(133.0, [entry]) == [PlaceOn(entry, [third], True)]
 
 
 def test_what_an_approximate_engine_gave_is_not_gone_on_with() -> None:
@@ -332,14 +380,19 @@ class ReplayMachine(RuleBasedStateMachine):
         names = [name for name in self.attempts if entry_of(self.ledger, name).peer is not None]
         return entry_of(self.ledger, names[which % len(names)]) if names else None
 
-    @rule(peer=st.sampled_from(PEERS), inexact_ok=st.booleans())
-    def add(self, peer: Peer, inexact_ok: bool) -> None:
+    @rule(peer=st.sampled_from(PEERS), inexact_ok=st.booleans(), is_named=st.booleans())
+    def add(self, peer: Peer, inexact_ok: bool, is_named: bool) -> None:
         if peer not in self.engines or self.count == 8:
             return
         self.count += 1
         name = str(self.count)
         self.ledger.handle_add(
-            request(name, admitted_ns=self.count, inexact_ok=inexact_ok),
+            request(
+                name,
+                admitted_ns=self.count,
+                inexact_ok=inexact_ok,
+                engine=peer.rank if is_named else None,
+            ),
             peer, self.now, ready=self.engines[peer],
         )  # fmt: skip
         self.attempts[name] = 1
@@ -404,10 +457,12 @@ class ReplayMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 1.0, 4.0, 5.0]))
     def decide(self, seconds: float) -> None:
         self.now += seconds
-        self.ledger.replays.handle_engines(self.engines, frozenset({"same"}))
+        self.ledger.replays.handle_engines(self.engines, frozenset({"same"}), frozenset({0, 1}))
         for decision in self.ledger.replays.decide(self.now, self.ledger.placed.queued()):
             name = decision.entry.request.request_id
+            rank = decision.entry.request.engine
             if (has := decision.entry.peer) is not None:
+                assert has.rank != rank, "it was where its client wants it"
                 add = decision.entry.message()
                 decision.entry.recall()
                 refuse(self.ledger, has, add, self.now, RequestRecalled)
@@ -421,6 +476,8 @@ class ReplayMachine(RuleBasedStateMachine):
                 continue
             assert self.attempts[name] < 3, "sent too often"
             assert decision.peers
+            if rank is not None and self.now < self.lost_at[name] + 5:
+                assert {peer.rank for peer in decision.peers} == {rank}, "it had not waited"
             for peer in decision.peers:
                 ready = self.engines[peer]
                 assert ready is not SMALL, "it does not hold the request"
