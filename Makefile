@@ -26,8 +26,8 @@ test:
 	installed=$$(date +%s); \
 	$(MAKE) --no-print-directory lint types || exit 1; \
 	checked=$$(date +%s); \
-	TRIOLET_SECONDS_INSTALL=$$((installed - started)) \
-	TRIOLET_SECONDS_LINT=$$((checked - installed)) \
+	TEST_SECONDS_INSTALL=$$((installed - started)) \
+	TEST_SECONDS_LINT=$$((checked - installed)) \
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST)
 
 lint: $(VENV)/installed-for-tests

@@ -127,6 +127,12 @@ class ServedRun:
             name_of(worker.pid).endswith(WAITING) for worker in workers
         )
 
+    @property
+    def key(self) -> str:
+        """The first key of the server's clients; empty where there are none."""
+        words = list(self.words)
+        return words[words.index("--api-key") + 1] if "--api-key" in words else ""
+
     async def engine_states(self) -> dict[str, tuple[int, str]]:
         """{"engine 0": (epoch, state)} as /health has it. Raises `Lost`."""
         _, health = await ask(self.port, "GET", "/health")

@@ -72,7 +72,8 @@ async def test_the_admin_sees_all_processes(server: Server) -> None:
     names = {process["name"] for process in tree["processes"]}
     # Spares come a second after all is ready, which may be before a slow client asks.
     apart = ("spare ", "fork server ")
-    assert {name for name in names if not name.startswith(apart)} == {"frontend 0", "engine 0"}
+    serving = {name for name in names if not name.startswith(apart)}
+    assert serving - {"forms 0"} == {"frontend 0", "engine 0"}, "forms may come a moment later"
 
 
 async def test_the_document_and_the_load(server: Server) -> None:

@@ -32,6 +32,7 @@ def test_both_families_cross_whole() -> None:
         messages.PassConnection(8, 2047, is_taken_over=True),
         Drain(),
         messages.HandOver(),
+        messages.FormLink(),
         TreeRequest(1),
         FOREIGN_CALL,
         FOREIGN_REPLY,

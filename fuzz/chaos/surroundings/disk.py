@@ -83,7 +83,7 @@ async def run_full_disk(
 
 async def _degraded(runner: FaultRunner) -> list[str]:
     try:
-        _, health = await ask(runner.served.port, "GET", "/health")
+        _, health = await ask(runner.served.port, "GET", "/health", key=runner.served.key)
     except Lost:
         return []
     return list(health["degraded"])

@@ -94,7 +94,7 @@ def test_a_signal_drains_and_the_end_is_good(
             server.read_until("draining")
             assert client.recv(100) == b""  # "keep" closes at the order to drain
         assert server.end()[0] == 0
-    assert len(children) == 2
+    assert len(children) in (2, 3), "an engine, a frontend, and a form process by then"
     assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
     assert os.listdir(tmp_path / "triolet") == []
 

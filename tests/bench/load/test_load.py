@@ -286,7 +286,7 @@ async def test_a_server_is_started_pressed_and_stopped(
     found = figures(path)
     assert (found["completed"], found["output_tokens"]) == (20, 160)
     names = [row["name"] for row in found["processes"] if not SPARES.fullmatch(row["name"])]
-    assert sorted(names) == ["client", "engine", "frontend", "server", "worker"]
+    assert sorted(names) == ["client", "engine", "form", "frontend", "server", "worker"]
     assert "20 of 20 completed" in capsys.readouterr().out
 
 

@@ -117,7 +117,7 @@ async def test_start_kill_and_ready_again() -> None:
     assert found.engine_boot_s.median < found.restart_s.median + 0.1
     # Spares may be there or not so soon after a start.
     assert {name for name in found.resident_mib if not is_apart(name)} == {
-        *("root", "frontend 0", "engine 0", "engine 0/worker 0"),
+        *("root", "frontend 0", "engine 0", "engine 0/worker 0", "forms 0"),
     }
     assert min(found.resident_mib.values()) > 1
 
