@@ -18,7 +18,7 @@ from ..settings import ServerSettings
 RARE = Parameter(show=False)
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
-# What `--help` shows together, in this order. A setting of which it has no name must be `rare`.
+# Groups of `--help`, in this order. A setting without a group must be `rare`.
 GROUPS = {
     "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
     "Conversation": "system temperature max-tokens seed",

@@ -40,9 +40,9 @@ from ..settings import (
 # What the kernel shows of NVIDIA's, of AMD's, and of Windows' GPUs.
 _DEVICES = pathlib.Path("/dev")
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")
-# Of a key for an address that others reach: 64 bits even where it is only of hexadecimal digits.
+# Characters of a key where others reach the address: 64 bits even in hexadecimal digits.
 KEY_CHARACTERS_MIN = 16
-# Some thousand keys; a larger file is a mistake.
+# A key file holds at most some thousand keys; a larger one is a mistake.
 KEY_FILE_BYTES_MAX = 64 * 2**10
 # Of all that was written, in whatever place, the one typed tree. Values are not converted: their
 # types are checked by the classes, which name the setting.

@@ -76,7 +76,7 @@ class HttpRequest:
         headers: Headers,
         http_version: str = "1.1",
     ) -> "HttpRequest":
-        """From the parts of a head. An absolute target (`http://host/path`) counts as its path,
+        """Read the parts of a head. An absolute target (`http://host/path`) counts as its path,
         and its host goes before the `Host` header (RFC 9112, 3.2.2)."""
         if _PLAIN_PATH.fullmatch(target):
             return cls(method, target, "", headers, http_version)

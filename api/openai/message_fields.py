@@ -212,7 +212,7 @@ TOOL_FIELDS = {
 
 
 def read_call(call: ObjectFields) -> JsonObject:
-    """One call as templates take it, whatever a model may have written. Raises `ApiError`."""
+    """Read one call as templates take it, whatever a model may have written. Raises `ApiError`."""
     given = call.nested("function") or call
     arguments = read_arguments(given.string("arguments") or "")
     function = {"name": given.required("name"), "arguments": arguments}

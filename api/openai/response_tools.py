@@ -133,7 +133,7 @@ def _read_choice(value: object, path: str) -> ToolChoiceValue:
 
 
 def _chosen_name(given: ObjectFields) -> str | None:
-    """What the model is shown of a chosen tool; None of one of OpenAI's servers."""
+    """The chosen tool as the model is shown it; None for one of OpenAI's servers."""
     kind = given.string("type")
     if kind in HOSTED:
         return None

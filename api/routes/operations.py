@@ -39,7 +39,7 @@ PAGE_HEADERS = (
 
 # Spelled out for one text: some 10 MiB of an answer, whose JSON takes 20 ms to write.
 SPELLED_TOKENS_MAX = 2**18
-# Some 5 ms of looking up.
+# Looking up so many takes some 5 ms.
 TOKENS_AT_ONCE = 16_384
 
 
@@ -111,7 +111,7 @@ async def get_health(call: Call) -> None:
 
 
 def _state_of(engine: EngineHealth) -> JsonObject:
-    """What strangers may know of an engine: its numbers, none of its sentences."""
+    """An engine as strangers may know it: its numbers, none of its sentences."""
     no_sentences = attrs.filters.exclude("reason", "last_death")
     return attrs.asdict(engine, filter=no_sentences)
 
