@@ -97,7 +97,9 @@ async def test_a_thousand_slow_clients_see_a_pause(tmp_path: Path) -> None:
             await is_killed.wait()
             await client.read(stream)
 
-    options = ("--frontends", "1", "--admission.active-requests-max", str(CLIENTS))
+    # All at once, however long the last ones wait.
+    limits = ("--admission.active-requests-max", str(CLIENTS), "--wait-target", "0")
+    options = ("--frontends", "1", *limits)
     with trio.fail_after(3 * DEADLINE_S):
         async with open_server(tmp_path, "--executor", "null", *options) as server:
             await server.wait_linked(1, 1)

@@ -142,7 +142,8 @@ def test_children_may_open_as_many_descriptors_as_the_system_allows(tmp_path: pa
             server.end()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert limits == [(min(hard, DESCRIPTORS_WANTED), hard)] * 2
+    assert len(limits) in (2, 3), "an engine, a frontend, and a form process by then"
+    assert set(limits) == {(min(hard, DESCRIPTORS_WANTED), hard)}
 
 
 def test_the_second_signal_aborts_even_what_hangs(tmp_path: pathlib.Path) -> None:
