@@ -32,8 +32,10 @@ class MatchedGrammar:
     matcher: LLMatcher
     ignored_ends: frozenset[int] = frozenset()
     _clock: Callable[[], float] = time.thread_time
-    # Called before and after the matcher works, with whether it does: it may end this process.
-    show_work: Callable[[bool], None] = lambda is_at_work: None
+    # Called before the matcher works, which may end this process, with how many tokens it has
+    # accepted; with None afterwards.
+    show_work: Callable[[int | None], None] = lambda accepted: None
+    _accepted: int = attrs.field(default=0, init=False)
     _failure: str = attrs.field(default="", init=False)
     # What it may still take.
     _left_s: float = attrs.field(default=SPARE_S, init=False)
@@ -62,6 +64,7 @@ class MatchedGrammar:
             lambda: self.matcher.consume_token(token_id)
         ):
             self._left_s = min(SPARE_S, self._left_s + TOKEN_S)
+            self._accepted += 1
             return True
         self._failure = self._report()
         return False
@@ -88,11 +91,11 @@ class MatchedGrammar:
         return bytes(allowed)
 
     def _timed(self, work: Callable[[], T]) -> T:
-        self.show_work(True)
+        self.show_work(self._accepted)
         began = self._clock()
         done = work()
         self._left_s -= self._clock() - began
-        self.show_work(False)
+        self.show_work(None)
         return done
 
     def _report(self) -> str:

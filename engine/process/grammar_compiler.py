@@ -18,7 +18,6 @@ from llguidance import LLMatcher, LLTokenizer
 
 from ...nurseries.tasks.background import waiting_for
 from ..batch_table import BatchTable, GrammarThread
-from ..core.request import Request
 from ..errors import InvalidParameter, ModelFolderError
 from ..grammar.matcher import MatchedGrammar
 from ..grammar.text import LIMITS, grammar_text, refused
@@ -150,16 +149,16 @@ async def run_grammar_compiler(
             except InvalidParameter as error:
                 core.grammar_refused(request, error)
             else:
-                grammar.show_work = partial(_show_work, batches, request)
+                # Without the request, which has the grammar: a circle is freed late.
+                grammar.show_work = partial(_show_work, batches, form, request.prompt_tokens)
                 core.grammar_compiled(request, grammar)
             batches.end_grammar(GrammarThread.COMPILER)
             server.notify()
 
 
-def _show_work(batches: BatchTable, request: Request, is_at_work: bool) -> None:
+def _show_work(batches: BatchTable, form: bytes, prompt_tokens: int, accepted: int | None) -> None:
     """Name the form of a request while its matcher works, in the loop's thread."""
-    if is_at_work:
-        content, position = request.form_content, len(request.token_ids)
-        batches.begin_grammar(GrammarThread.LOOP, content, position)
-    else:
+    if accepted is None:
         batches.end_grammar(GrammarThread.LOOP)
+    else:
+        batches.begin_grammar(GrammarThread.LOOP, form, prompt_tokens + accepted)

@@ -56,6 +56,7 @@ HELD_SHARE, HELD_LOOK_S = 0.3, 0.02
 PATIENCE = [
     *("--limits.socket.pong-s", "600", "--limits.socket.write-s", "600"),
     *("--limits.http.head-s", "100", "--limits.http.write-s", "600", "--adopted-keep", "600"),
+    *("--wait-target", "0"),
 ]
 WORKER, ENGINE, FRONTEND = "worker", "engine", "frontend"
 FRONTEND_WITH_ENGINE, ROLLING = "frontend with engine", "rolling restart"
