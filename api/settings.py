@@ -15,7 +15,7 @@ import msgspec
 from ..engine.config import setting
 from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, RuntimeSettings
 
-# What becomes of a field of a request that no table names.
+# Treatment of a request's field that no table names.
 WARN, IGNORE, REFUSE = "warn", "ignore", "refuse"
 POLICIES = (WARN, IGNORE, REFUSE)
 # What a person still takes for a text that flows; more than a second is no stream.

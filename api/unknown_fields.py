@@ -15,7 +15,7 @@ from .settings import IGNORE, POLICIES, REFUSE, WARN
 
 # SDKs have some thirty fields beyond ours; of more names nothing is logged.
 NAMES_MAX = 128
-# Of one name, in the log and in an error.
+# Characters of one name, in the log and in an error.
 NAME_CHARACTERS_MAX = 100
 # Fields of socket events that are beside a body's own; the session reads them.
 EVENT_FIELDS = frozenset({"type", "stream_id", "event_id"})

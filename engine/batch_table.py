@@ -43,7 +43,7 @@ def content_hash(request: AddRequest) -> bytes:
 
 
 def form_hash(request: AddRequest) -> bytes:
-    """What the form of a request's answer is known by: whose it is, and its text; empty: none."""
+    """Name the form of a request's answer by whose it is and its text; empty without one."""
     form = request.sampling.structured_outputs
     if form is None:
         return b""

@@ -39,7 +39,7 @@ _TYPE_NAMES = {
     list: "an array",
     type(None): "null",
 }
-# Behind the first half of a pair the parser wants six characters, and takes fewer for a cut.
+# The parser wants six characters behind the first half of a pair, and takes fewer for a cut.
 _ENDS_IN_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}.{0,5}\Z", re.DOTALL)
 # A bound from here on is that of the wire, of which a client need not know.
 BOUND_MIN = 2**31 - 1
@@ -80,7 +80,7 @@ def _check_counts(data: bytes | str) -> None:
     body = data.encode("utf-8", "replace") if isinstance(data, str) else data
     found = (
         (body.count(b"{") + body.count(b"["), BRACKETS_MAX, "opening brackets"),
-        # Of a quote within a text the backslash is counted.
+        # A quote within a text is counted by its backslash.
         (body.count(b'"') - body.count(b'\\"'), QUOTES_MAX, "quotation marks"),
         (body.count(b","), COMMAS_MAX, "commas"),
     )

@@ -12,9 +12,6 @@ import base64
 import json
 import pathlib
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +21,7 @@ import trio
 
 from ...fuzz.observers import costs_of_tree
 from ...nurseries.tasks.background import start_background_task_soon
+from .null_server import run_beside_server, wait_ready
 from .words import argument_parser
 
 PORT = 8879
@@ -142,7 +140,7 @@ ROUTES: dict[str, Callable[[object], dict[str, object]]] = {
 
 
 async def _run(pid: int, megabytes: float, streams: int, rounds: int) -> None:
-    await _wait_ready()
+    await wait_ready(PORT)
     await trio.sleep(SETTLED_S)
     print(f"{streams} streams, a token each {1000 * STEP_S:.0f} ms; largest gaps in ms")
     print(f"{'route':16} {'kind':20} {'without':>8} {'beside':>8} {'more':>6}  status  answer")
@@ -161,18 +159,6 @@ async def _run(pid: int, megabytes: float, streams: int, rounds: int) -> None:
         print(f"frontend: {before:.0f} MiB before, {_frontend_mib(pid):.0f} MiB after")
 
 
-async def _wait_ready() -> None:
-    while True:
-        try:
-            async with await trio.open_tcp_stream("127.0.0.1", PORT) as stream:
-                await stream.send_all(b"GET /ready HTTP/1.0\r\nHost: localhost\r\n\r\n")
-                if b" 200 " in await stream.receive_some(4096):
-                    return
-        except OSError:
-            pass
-        await trio.sleep(0.1)
-
-
 def main() -> None:
     """Print a row for each route and kind."""
     parser = argument_parser(__doc__)
@@ -180,14 +166,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "triolet", "serve", "--port", str(PORT)]
-    command += ["--served-model-name", "bundled", "--executor", "null", "--null-step", str(STEP_S)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            trio.run(partial(_run, server.pid, given.megabytes, given.streams, given.rounds))
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait()
+    run = partial(_run, megabytes=given.megabytes, streams=given.streams, rounds=given.rounds)
+    run_beside_server(PORT, STEP_S, ["--served-model-name", "bundled"], run)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ answers 8 requests in a second. One key sends 2 in a second, by itself and besid
 """
 
 import json
-import signal
-import subprocess
-import sys
-from functools import partial
 
 import attrs
 import trio
 
 from ...api.commands.figures import percentile
+from .null_server import run_beside_server, wait_ready
 from .words import argument_parser
 
 PORT = 8881
@@ -53,7 +50,7 @@ class _Answers:
             self.refused[status] = self.refused.get(status, 0) + 1
 
     def row(self, name: str) -> str:
-        """As it is printed."""
+        """The line that is printed."""
         p50, p99 = (
             percentile(sorted(self.seconds), share) if self.seconds else 0 for share in (50, 99)
         )
@@ -72,7 +69,7 @@ async def _send(key: str, per_s: int, seconds: float) -> _Answers:
 
 
 async def _run(seconds: float) -> None:
-    await _wait_ready()
+    await wait_ready(PORT)
     await trio.sleep(SETTLED_S)
     print(f"{'':28} {'answers':>8} {'p50 s':>7} {'p99 s':>7}  refused")
     print((await _send("calm", CALM_PER_S, seconds)).row("calm key alone"), flush=True)
@@ -88,32 +85,14 @@ async def _run(seconds: float) -> None:
     print(found["flood"].row("key that floods"), flush=True)
 
 
-async def _wait_ready() -> None:
-    while True:
-        try:
-            async with await trio.open_tcp_stream("127.0.0.1", PORT) as stream:
-                await stream.send_all(b"GET /ready HTTP/1.0\r\nHost: localhost\r\n\r\n")
-                if b" 200 " in await stream.receive_some(4096):
-                    return
-        except OSError:
-            pass
-        await trio.sleep(0.1)
-
-
 def main() -> None:
     """Print a row for each key."""
     parser = argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=45.0)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "triolet", "serve", "--port", str(PORT)]
-    command += ["--served-model-name", "bundled", "--executor", "null", "--null-step", str(STEP_S)]
-    command += ["--max-num-seqs", str(ROWS), "--api-key", "calm", "--api-key", "flood"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            trio.run(partial(_run, given.seconds))
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait()
+    options = ["--served-model-name", "bundled", "--max-num-seqs", str(ROWS)]
+    options += ["--api-key", "calm", "--api-key", "flood"]
+    run_beside_server(PORT, STEP_S, options, lambda _: _run(given.seconds))
 
 
 if __name__ == "__main__":

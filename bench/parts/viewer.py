@@ -7,10 +7,7 @@ not hidden by a model that computes. All processes of the server count, the clie
 """
 
 import json
-import signal
 import statistics
-import subprocess
-import sys
 from functools import partial
 
 import trio
@@ -18,6 +15,7 @@ import trio
 from ...fuzz.observers import costs_of_tree
 from ...nurseries.processes.usage import cpu_clock_s
 from ...nurseries.tasks.background import start_background_task_soon
+from .null_server import run_beside_server, wait_ready
 from .words import argument_parser
 
 PORT = 8878
@@ -51,18 +49,6 @@ async def _read_over_and_over(request: bytes) -> None:
                     pass
         except OSError:
             await trio.sleep(0.1)
-
-
-async def _wait_ready() -> None:
-    while True:
-        try:
-            async with await trio.open_tcp_stream("127.0.0.1", PORT) as stream:
-                await stream.send_all(b"GET /ready HTTP/1.0\r\nHost: localhost\r\n\r\n")
-                if b" 200 " in await stream.receive_some(4096):
-                    return
-        except OSError:
-            pass
-        await trio.sleep(0.1)
 
 
 async def _percent(pid: int, seconds: float, *, is_watched: bool) -> dict[str, float]:
@@ -105,7 +91,7 @@ async def _measure(pid: int, streams: int, seconds: float, rounds: int) -> None:
 
 
 async def _run(pid: int, streams: list[int], seconds: float, rounds: int) -> None:
-    await _wait_ready()
+    await wait_ready(PORT)
     await trio.sleep(SETTLED_S)
     for count in streams:
         await _measure(pid, count, seconds, rounds)
@@ -118,14 +104,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 32])
     given = parser.parse_args()
-    command = [sys.executable, "-m", "triolet", "serve", "--port", str(PORT)]
-    command += ["--admin-key", "admin", "--executor", "null", "--null-step", str(STEP_S)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            trio.run(partial(_run, server.pid, given.streams, given.seconds, given.rounds))
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait()
+    run = partial(_run, streams=given.streams, seconds=given.seconds, rounds=given.rounds)
+    run_beside_server(PORT, STEP_S, ["--admin-key", "admin"], run)
 
 
 if __name__ == "__main__":

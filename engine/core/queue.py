@@ -126,7 +126,7 @@ class WaitingQueue:
         return min(self._heads(), key=lambda head: self._served[head.principal])
 
     def charge(self, request: Request, tokens: int) -> None:
-        """Its principal was served so many tokens."""
+        """Count so many tokens as served to the request's principal."""
         name = request.principal
         self._served[name] = self._served.get(name, self._served_last) + tokens
 

@@ -29,7 +29,7 @@ _BOUNDS = {
     "maximum": ("maximum", False, False),
     "exclusiveMaximum": ("maximum", False, True),
 }
-# One is added to such a bound of integers, in f64.
+# The library adds one to such a bound of integers, in f64.
 _EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 # Counts that nothing exceeds.
 _COUNTS_MAX = ("maxLength", "maxItems", "maxProperties", "maxContains")
