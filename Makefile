@@ -76,8 +76,11 @@ $(VENV)/installed-for-tests: pyproject.toml tests/runtime/text/originals.txt | $
 	else echo "npm is not here: the tests of its SDK are skipped"; fi
 	@touch $@ $(VENV)/installed
 
-# Kernels of sources that have changed since the installation. Without a compiler torch serves.
+# Kernels of sources that have changed since the installation. Without a compiler PyTorch serves,
+# which is an extra of the package, as it is four times as large as everything else.
 $(VENV)/kernels: $(wildcard engine/kernels/*.cpp engine/kernels/*.h) engine/kernels/build.py
 	@$(MAKE) --no-print-directory $(VENV)/installed
-	@$(BIN)/python -m triolet.engine.kernels.build || true
+	@$(BIN)/python -m triolet.engine.kernels.build || { \
+	  echo "without the kernels PyTorch computes: installing it (triolet[torch])"; \
+	  $(BIN)/pip install --quiet --editable '.[torch]'; }
 	@touch $@

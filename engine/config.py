@@ -21,6 +21,8 @@ EXECUTORS = ("auto", "native", "torch", "null")
 WORKER_MODULE = "triolet.engine.worker.process"
 NATIVE_WORKER_MODULE = "triolet.engine.worker.native_process"
 TORCH_WORKER_MODULE = "triolet.engine.worker.torch_process"
+# An extra: the native kernels need none of it, and it takes 850 MB, with CUDA several GB.
+TORCH_REMEDY = "pip install 'triolet[torch]'"
 # Of native kernels, best first; `kernels/build` compiles them.
 ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
@@ -200,6 +202,18 @@ class EngineSettings:
     def digest(self) -> str:
         """Hash of all values, hexadecimal; two engines with one digest have the same settings."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+def check_torch(settings: EngineSettings, *, has_torch: bool) -> None:
+    """Raises `InvalidParameter` for settings that ask for PyTorch where it is not installed."""
+    if has_torch:
+        return
+    for name, value, is_torch in (
+        ("executor", settings.executor, settings.executor == "torch"),
+        ("device", settings.device, settings.device != "cpu"),
+    ):
+        if is_torch:
+            raise InvalidParameter(name, f"{value} needs PyTorch: {TORCH_REMEDY}")
 
 
 def worker_module_ahead(settings: EngineSettings) -> str:

@@ -1,5 +1,6 @@
-"""Cores and memory of the machine that this process may use, and its processor."""
+"""Cores and memory of the machine that this process may use, its processor, and PyTorch."""
 
+import importlib.util
 import os
 import pathlib
 
@@ -46,3 +47,8 @@ def first_processor(cpuinfo: pathlib.Path = CPUINFO) -> dict[str, str]:
 def memory_bytes() -> int:
     """All memory, free or not: more than that can never be had."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is installed; looks for it without importing it, which takes a second."""
+    return importlib.util.find_spec("torch") is not None

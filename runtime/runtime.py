@@ -21,7 +21,8 @@ import attrs
 import msgspec
 import trio
 
-from ..engine.config import EngineSettings
+from ..engine.config import EngineSettings, check_torch
+from ..engine.host import has_torch
 from ..engine.messages import (
     ENGINE_TO_FRONTEND,
     FRONTEND_TO_ENGINE,
@@ -221,6 +222,7 @@ async def open_runtime(
         chosen = make_settings(model, settings=settings, **options)
     else:
         chosen = await fetched_settings(model, on_event, options)
+    check_torch(chosen.engine, has_torch=has_torch())
     if in_process:
         check_inproc(chosen)
     inputs = InputProcessor.load(chosen)

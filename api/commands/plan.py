@@ -16,8 +16,9 @@ import attrs
 import cattrs
 
 from ... import __version__
-from ...engine.config import EngineSettings
+from ...engine.config import EngineSettings, check_torch
 from ...engine.errors import InvalidParameter
+from ...engine.host import has_torch
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs import FORMATS, LEVELS, open_log
@@ -178,6 +179,7 @@ def _check_engine(engine: EngineSettings) -> None:
     # The null executor computes nothing, so that any architecture will do.
     load = load_model_limits if engine.executor == "null" else load_model_config
     engine.model_len_of(load(engine.model).max_model_len)
+    check_torch(engine, has_torch=has_torch())
     if engine.device == "cuda" and not any(any(_DEVICES.glob(each)) for each in _GPUS):
         raise InvalidParameter("device", "cuda needs a GPU, and this machine has none in /dev")
 

@@ -6,7 +6,9 @@ what its executor needs: one that computes nothing must not pay for torch.
 
 import logging
 
-from ..config import EngineSettings
+from ..config import TORCH_REMEDY, EngineSettings
+from ..errors import InvalidParameter
+from ..host import has_torch
 from ..place_memory import PlaceMemory
 from .executor_interface import Pause, WorkerExecutor
 
@@ -20,7 +22,8 @@ def make_executor(
 
     `memory` is for who can share it, and stays open.
 
-    Raises `ModelFolderError` where "auto" cannot read what it has to decide by.
+    Raises `ModelFolderError` where "auto" cannot read what it has to decide by, and
+    `InvalidParameter` where it finds nothing that computes the model.
     """
     name = _best(settings) if settings.executor == "auto" else settings.executor
     if name == "null":
@@ -46,6 +49,11 @@ def _best(settings: EngineSettings) -> str:
     from .native.executor import native_fault
 
     if fault := native_fault(settings, load_model_config(settings.model)):
+        if not has_torch():
+            reason = (
+                f"finds nothing that computes this model: {fault}, and PyTorch is not installed"
+            )
+            raise InvalidParameter("executor", f"{reason} ({TORCH_REMEDY})")
         logger.warning("computing with torch, which is slower: %s", fault)
         return "torch"
     return "native"

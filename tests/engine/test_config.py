@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -15,10 +16,11 @@ from triolet.engine.config import (
     TORCH_WORKER_MODULE,
     WORKER_MODULE,
     EngineSettings,
+    check_torch,
     worker_module_ahead,
 )
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.host import cores, memory_bytes, threads_default
+from triolet.engine.host import cores, has_torch, memory_bytes, threads_default
 
 REFUSED = [
     {"executor": "tpu"},
@@ -97,6 +99,22 @@ def test_a_quota_counts_as_whole_cores(
 
 def test_memory_is_counted_in_bytes() -> None:
     assert memory_bytes() > 2**27
+
+
+@pytest.mark.parametrize("settings", [{"executor": "torch"}, {"device": "cuda"}])
+def test_torch_that_is_asked_for_must_be_installed(settings: dict[str, Any]) -> None:
+    chosen = EngineSettings(model="", **settings)
+    check_torch(chosen, has_torch=True)
+    ((name, value),) = settings.items()
+    with pytest.raises(InvalidParameter, match=rf"{name} {value} needs PyTorch: pip install"):
+        check_torch(chosen, has_torch=False)
+    check_torch(EngineSettings(model=""), has_torch=False)
+
+
+def test_torch_is_looked_for_where_imports_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_torch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert not has_torch()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import sys
 from typing import Any
 
 import attrs
@@ -261,6 +262,15 @@ def test_cuda_without_a_gpu_is_refused_before_a_spawn() -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(InvalidParameter, match="device cuda needs a GPU"):
         plan_of(engine={"device": "cuda", "executor": "torch"})
+
+
+def test_torch_that_is_not_installed_is_refused_before_a_spawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InvalidParameter, match=r"executor torch needs PyTorch: pip install"):
+        plan_of(engine={"executor": "torch"})
+    plan_of()
 
 
 def test_a_cache_that_is_shorter_than_the_model_is_warned_of() -> None:

@@ -14,7 +14,7 @@ from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.engine.messages import BootPhase
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, StepResult, WorkerReady
-from triolet.engine.worker.executor_interface import WorkerExecutor
+from triolet.engine.worker.executor_interface import WorkerExecutor, no_pause
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor
 from triolet.engine.worker.null.executor import NullExecutor
@@ -198,3 +198,15 @@ def test_signatures_are_those_of_the_seam(executor: type) -> None:
     for name in ("load", "execute"):
         expected = inspect.signature(getattr(WorkerExecutor, name))
         assert inspect.signature(getattr(executor, name)) == expected
+
+
+def test_auto_without_kernels_and_torch_says_what_to_install(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path)
+    settings = settings_of(tmp_path, executor="auto", block_tokens=8)  # of torch alone
+    assert isinstance(make_executor(settings, 0, no_pause), TorchExecutor)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    sentence = "blocks of 16 tokens, and PyTorch is not installed .pip install 'triolet.torch.'"
+    with pytest.raises(InvalidParameter, match=sentence):
+        make_executor(settings, 0, no_pause)
