@@ -234,6 +234,21 @@ class NoFrontendLeft(Exception):
 
 
 @attrs.frozen
+class PortInUse(Exception):
+    """The address is taken, or not ours to bind; `reason` is the system's word for it."""
+
+    host: str
+    port: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"cannot listen on {self.host}:{self.port}: {self.reason}."
+            " Choose another --host or --port (port 0: whichever is free)"
+        )
+
+
+@attrs.frozen
 class ControlCallRefused(Exception):
     """The root of a server does not do what was asked; `reason` is a sentence, `code` a name."""
 

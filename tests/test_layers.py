@@ -54,7 +54,8 @@ ROOMS = {
         "fuzzers", "__main__",
     ],
     "bench": [
-        "options", "load", "serving", "steps", "tables", "commands", "parts", "__main__",
+        "options", "load", "serving", "steps", "tables", "commands", "parts",
+        "entry_points", "__main__",
     ],
     "tools": ["bundled_model"],
 }  # fmt: skip

@@ -86,6 +86,20 @@ def test_the_last_of_a_repeated_option_counts(capsys: pytest.CaptureFixture[str]
     assert (values["--port"], values["--prefix-cache"]) == (2, False)
 
 
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["tree", "--help"]], ids=str)
+def test_what_only_prints_imports_neither_trio_nor_the_options(words: list[str]) -> None:
+    program = f"""
+import sys
+from triolet.command_line import run_words
+try:
+    run_words({words!r})
+finally:
+    assert not {{"trio", "triolet.api.settings", "triolet.runtime.messages"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"], capsys) == (0, f"{triolet.__version__}\n", "")
 

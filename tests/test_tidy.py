@@ -49,12 +49,14 @@ COVERED = {
     "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
     "bench/parts": "benchmarks measure, and assert nothing",
 }
-# Modules that the tests of their folder reach through a running server or process.
+# Modules that the tests of their folder reach through a running server, process or command line.
 RUN_BY_TESTS = {
     "triolet.api.commands.config_show",
+    "triolet.api.commands.entry_points",
     "triolet.api.completions.service",
     "triolet.api.responses.service",
     "triolet.api.websocket.session",
+    "triolet.bench.entry_points",
     "triolet.bench.serving.transformers_process",
     "triolet.bench.steps.timeline_picture",
     "triolet.engine.worker.native_process",

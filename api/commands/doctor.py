@@ -20,8 +20,9 @@ import attrs
 import msgspec
 
 from ... import __version__
+from ...engine.config import TORCH_REMEDY
 from ...engine.errors import EngineError
-from ...engine.host import cores
+from ...engine.host import cores, has_torch
 from ...engine.kernels.library import machine_isas, native_fault, open_library
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
@@ -74,13 +75,15 @@ def _versions() -> Iterator[Finding]:
     yield Finding("python", f"{platform.python_version()} ({sys.executable})")
     requirements = importlib.metadata.requires("triolet") or []
     for requirement in requirements:
-        if "extra ==" in requirement:
+        is_extra = "extra ==" in requirement
+        if is_extra and not re.search(r"extra == .torch.", requirement):
             continue
         (name,) = re.findall(r"^[^ ;<>=!~\[]+", requirement)
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "is not installed", f"pip install '{requirement}'")
+            remedy = "" if is_extra else f"pip install '{requirement}'"
+            yield Finding(name, "is not installed", remedy)
 
 
 def _system() -> Iterator[Finding]:
@@ -116,7 +119,8 @@ def _cgroup(name: str) -> str:
 def _kernels() -> Iterator[Finding]:
     """What the executor "auto" finds in the worker."""
     if fault := native_fault():
-        yield Finding("native kernels", f"none, so that torch computes: {fault}")
+        fact = f"none, so that torch computes: {fault}" if has_torch() else f"none: {fault}"
+        yield Finding("native kernels", fact, "" if has_torch() else TORCH_REMEDY)
     else:
         there = ", ".join(machine_isas())
         yield Finding("native kernels", f"{open_library().isa} (this processor runs {there})")

@@ -24,10 +24,15 @@ import trio
 from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.plain_text import for_terminal
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
-from ...runtime.errors import ControlCallRefused, NoEngineLeft, NoFrontendLeft, RunNotFound
+from ...runtime.errors import (
+    ControlCallRefused,
+    NoEngineLeft,
+    NoFrontendLeft,
+    PortInUse,
+    RunNotFound,
+)
 from ...runtime.processes.control_server import ControlCallFailed
 from ...runtime.processes.platform import UnsupportedPlatform
-from ...runtime.processes.root import PortInUse
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -176,6 +176,10 @@ class Sources:
                 }.get(token.source, f"{token.source}, {token.keyword}")
 
 
+# Of this program's command line.
+SOURCES = Sources()
+
+
 def parser_sentence(error: CycloptsError) -> str:
     """What the parser says is wrong, in the look that all errors have."""
     error.verbose = False

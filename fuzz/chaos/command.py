@@ -11,16 +11,19 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import trio
 from rich.console import Console
 
-from ...api.commands.exits import until_terminated
+from ...api.commands.exits import errors_as_sentences, until_terminated
 from ...api.commands.figures import check_file, check_target, shows_table, write_figures
+from ...api.commands.options import FLAT
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_error
 from ..observers import NotInTime
 from .campaign import Campaign, log_violations
+from .clients import Lost
 from .fault_plan import Fault, FaultKind, digest, make_plan
 from .history import Violation
 from .kills.kill_plan import Kill, count_by_kind, make_kills
@@ -34,6 +37,7 @@ from .served_run import JOURNAL, open_served_run
 from .target.target_campaign import run_target
 
 EXIT_GREEN, EXIT_RED = 0, 1
+CHAOS = ChaosOptions()
 # Of the table, where it goes to no terminal.
 COLUMNS = 170
 # What runs: the package, as it is installed or checked out.
@@ -97,6 +101,12 @@ def _count(faults: Sequence[Fault]) -> dict[str, int]:
     """{kind: how many}, in the order in which kinds are listed."""
     counts = Counter(fault.kind for fault in faults)
     return {str(kind): counts[kind] for kind in FaultKind if counts[kind]}
+
+
+def chaos_command(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
+    """`triolet chaos`: exits with the code of `chaos`."""
+    with errors_as_sentences(Lost, NotInTime):
+        raise SystemExit(chaos(options))
 
 
 def chaos(options: ChaosOptions) -> int:

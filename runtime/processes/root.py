@@ -26,7 +26,7 @@ from ...nurseries.tasks.background import start_background_task_soon, waiting_fo
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
-from ..errors import ControlCallRefused
+from ..errors import ControlCallRefused, PortInUse
 from ..events import Draining, OnEvent, RunEvent, Serving
 from ..messages import (
     ControlCall,
@@ -74,21 +74,6 @@ class ServePlan:
     demo_token: str = attrs.field(default="", repr=False)
     engine_module: str = ENGINE_MODULE
     frontend_module: str = FRONTEND_MODULE
-
-
-@attrs.frozen
-class PortInUse(Exception):
-    """The address is taken, or not ours to bind; `reason` is the system's word for it."""
-
-    host: str
-    port: int
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"cannot listen on {self.host}:{self.port}: {self.reason}."
-            " Choose another --host or --port (port 0: whichever is free)"
-        )
 
 
 def bind_listener(host: str, port: int) -> socket.socket:

@@ -1,8 +1,10 @@
 """`triolet doctor`: facts, faults with a way out, and nothing secret."""
 
+import importlib.metadata
 import json
 import pathlib
 import resource
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +46,22 @@ def test_a_fault_names_the_remedy_and_fails(
     code, out = run([], capsys)
     assert code == 1
     assert "FAULT: ulimit -n 1024" in out
+
+
+def test_no_torch_is_no_fault_where_the_kernels_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torch":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = {finding.topic: finding for finding in doctor.all_findings()}
+    assert found["torch"] == doctor.Finding("torch", "is not installed")
+    assert "pytest" not in found
+    monkeypatch.setenv("TRIOLET_ISA", "none")
+    found = {finding.topic: finding for finding in doctor.all_findings()}
+    assert found["native kernels"].remedy == "pip install 'triolet[torch]'"
 
 
 def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,7 @@ from triolet.api.commands.exits import (
 )
 from triolet.engine.errors import BootRefused, InvalidParameter, ModelFolderError
 from triolet.fuzz.chaos.clients import Lost
-from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.processes.root import PortInUse
+from triolet.runtime.errors import NoEngineLeft, PortInUse
 
 EXPECTED = [
     (ModelFolderError("/m", "has no config.json"), EXIT_FAILED, "config.json"),

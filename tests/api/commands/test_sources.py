@@ -8,8 +8,8 @@ import pytest
 
 from triolet.api.commands.config_show import rows_of
 from triolet.api.commands.options import KeyFileOptions, ServeOptions
-from triolet.api.commands.sources import TABLES, fault_of_text, fault_of_value
-from triolet.command_line import app, run_words, sources
+from triolet.api.commands.sources import SOURCES, TABLES, fault_of_text, fault_of_value
+from triolet.command_line import app, run_words
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def test_each_source_goes_before_the_next(
     assert options.runtime.engine.boot_timeout_s == 12
     limits = options.serve.limits
     assert (limits.http.head_s, limits.socket.ping_s) == (3.0, 7.0)
-    assert sources.of_option["--grace"] == "command line"
-    assert sources.of_option["--port"] == "environment, TRIOLET_PORT"
-    assert sources.of_option["--boot-timeout"] == f"{file}, [serve][boot-timeout]"
-    assert "--host" not in sources.of_option
+    assert SOURCES.of_option["--grace"] == "command line"
+    assert SOURCES.of_option["--port"] == "environment, TRIOLET_PORT"
+    assert SOURCES.of_option["--boot-timeout"] == f"{file}, [serve][boot-timeout]"
+    assert "--host" not in SOURCES.of_option
 
 
 def test_the_environment_names_the_file(
@@ -231,6 +231,6 @@ def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PORT", "PROT", "API_KEY", "LIMITS_HTTP_HEAD_S", "PASS_ENV", "MODEL"):
         monkeypatch.setenv(f"TRIOLET_{name}", "1")
     bound([])
-    (sentence,) = sources.unknown
+    (sentence,) = SOURCES.unknown
     assert "TRIOLET_PROT" in sentence
     assert sentence.endswith("did you mean TRIOLET_PORT?")

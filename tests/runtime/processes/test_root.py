@@ -16,7 +16,13 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeTimes
-from triolet.runtime.errors import ControlCallRefused, NoEngineLeft, NoFrontendLeft, RunNotFound
+from triolet.runtime.errors import (
+    ControlCallRefused,
+    NoEngineLeft,
+    NoFrontendLeft,
+    PortInUse,
+    RunNotFound,
+)
 from triolet.runtime.events import (
     ChildFailed,
     ChildProgress,
@@ -37,7 +43,7 @@ from triolet.runtime.messages import (
 )
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.platform import UnsupportedPlatform, check_platform
-from triolet.runtime.processes.root import PortInUse, Root, ServePlan, bind_listener
+from triolet.runtime.processes.root import Root, ServePlan, bind_listener
 from triolet.runtime.processes.run_folder import find_run
 
 from ...checkpoints import cancel_at_nth_checkpoint

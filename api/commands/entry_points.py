@@ -1,0 +1,109 @@
+"""Commands that take settings (`serve`, `run`, `batch`, `config show`): from options to a call.
+
+The options are classes whose making takes a third of a second, so `command_line` imports this
+module when one of these commands is asked for, and each command what it needs when it runs.
+"""
+
+import pathlib
+from functools import partial
+from typing import Annotated, Any
+
+import attrs
+from cyclopts import Parameter
+
+from .options import (
+    FLAT,
+    BatchOptions,
+    ChatOptions,
+    EngineOptions,
+    FileOptions,
+    KeyFileOptions,
+    Model,
+    ServeOptions,
+)
+from .sources import SOURCES
+
+SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
+FILE, KEYS = FileOptions(), KeyFileOptions()
+
+
+def serve(
+    model: Model = None,
+    *,
+    options: Annotated[Any, FLAT] = SERVE,
+    keys: Annotated[KeyFileOptions, FLAT] = KEYS,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """`triolet serve`."""
+    import trio
+
+    from .exits import errors_as_sentences
+    from .plan import fetch_plan, make_plan, with_file_keys
+    from .report import FirstSteps, make_server_report
+    from .serve import serve as run_server
+
+    with errors_as_sentences():
+        tree = with_file_keys(attrs.asdict(options), **attrs.asdict(keys))
+        plan = make_plan(model, tree)
+        steps = FirstSteps(plan.settings.model_name, needs_key=bool(tree["serve"]["api_keys"]))
+        with make_server_report(plan.settings.logs.format, steps) as report:
+            plan = trio.run(fetch_plan, plan, model, tree, report)
+            code = trio.run(run_server, plan, report, SOURCES.unknown)
+    raise SystemExit(code)
+
+
+def run(
+    model: Model = None,
+    *,
+    options: Annotated[ChatOptions, FLAT] = CHAT,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """`triolet run`."""
+    import trio
+
+    from .chat import chat
+    from .exits import errors_as_sentences
+    from .report import make_report
+
+    with errors_as_sentences():
+        trio.run(partial(chat, model, options, engine=attrs.asdict(engine), report=make_report()))
+
+
+def batch(
+    input: Annotated[pathlib.Path, Parameter(help="Requests, in OpenAI's format.")],
+    output: Annotated[pathlib.Path, Parameter(help="Answers; what is there goes on.")],
+    model: Model = None,
+    /,
+    *,
+    options: Annotated[BatchOptions, FLAT] = BATCH,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """`triolet batch`."""
+    import trio
+
+    from .batch import BatchGivenUp, run_batch
+    from .batch_file import BatchFileError
+    from .exits import errors_as_sentences, print_whole, until_terminated
+    from .report import make_report
+
+    with errors_as_sentences(BatchFileError, BatchGivenUp), make_report() as report:
+        files, settings = (input, output), attrs.asdict(engine)
+        run = partial(run_batch, files, model, options, engine=settings, on_event=report)
+        print_whole(trio.run(until_terminated, run))
+
+
+def show(
+    model: Model = None,
+    *,
+    options: Annotated[Any, FLAT] = SERVE,
+    keys: Annotated[KeyFileOptions, FLAT] = KEYS,
+    file: Annotated[FileOptions, FLAT] = FILE,
+    json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
+) -> None:
+    """`triolet config show`."""
+    from .config_show import settings_text
+    from .exits import print_whole
+
+    print_whole(settings_text((options, keys, file), model, SOURCES.of_option, as_json=json))
