@@ -3,6 +3,7 @@
 Connections ask it who a client is and whether work is taken, and say when they come and go.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -52,6 +53,8 @@ HELD_LOOK_S = 0.02
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0
 DRAIN_REASON = "the server is draining"
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -104,6 +107,8 @@ class Application:
     _connections: dict[trio.CancelScope, BoundedStream | None] = attrs.field(
         factory=dict, init=False
     )
+    # Why connections were not held, as far as it was logged.
+    _unheld_reasons: set[str] = attrs.field(factory=set, init=False)
     # {client's address: open connections}, none of 0, so that one cannot take all there may be.
     _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
     # Connections that wait for a next request: a drain ends them at once.
@@ -164,7 +169,19 @@ class Application:
     def degraded(self) -> list[str]:
         """What does not hold that was promised, while work is taken."""
         fault = self.journal_fault or (self.journal.failure if self.journal is not None else "")
-        return [f"streams end with their frontend, as its journal failed: {fault}"] if fault else []
+        said = [f"streams end with their frontend, as its journal failed: {fault}"] if fault else []
+        streams = [stream for stream in self._connections.values() if stream is not None]
+        unheld = Counter(stream.unheld for stream in streams if stream.unheld)
+        return said + [
+            f"{count} of {len(streams)} connections end with their frontend: {reason}"
+            for reason, count in sorted(unheld.items())
+        ]
+
+    def warn_unheld(self, reason: str) -> None:
+        """Log why a connection ends with this process, once for each reason: there are a few."""
+        if reason not in self._unheld_reasons:
+            self._unheld_reasons.add(reason)
+            logger.error("connections end with this frontend: %s", reason)
 
     @property
     def is_draining(self) -> bool:

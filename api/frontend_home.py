@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ from ..runtime.messages import EngineMembership, ForeignCall
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.links.channel import Peer
-from ..transports.takeover.memory import map_slots
+from ..transports.takeover.memory import map_slots, refuse_slot
 from .application import Application
 from .http.held import HeldSlots
 from .responses.foreign import ForeignResponses, RootCalls
@@ -179,15 +180,8 @@ async def _open_journal(
 
 
 def _enter_slots(owned: ExitStack, fd: int | None, ended: list[int]) -> HeldSlots | None:
-    """The slots in this memory, until the stack is left; None without, or if it cannot be mapped.
-
-    Connections end with this process then.
-    """
+    """The slots in this memory, until the stack is left; None without."""
     if fd is None:
         return None
-    try:
-        memory = owned.enter_context(memoryview(owned.enter_context(map_slots(fd))))
-    except (OSError, ValueError) as error:
-        logger.error("the connection slots of this frontend cannot be used: %s", error)
-        return None
-    return HeldSlots(memory, ended.append)
+    slots = owned.enter_context(map_slots(fd))
+    return HeldSlots(slots.view, ended.append, partial(refuse_slot, fd))

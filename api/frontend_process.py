@@ -324,8 +324,10 @@ class FrontendProcess:
             application.handle_closed(passed.slot)
             self._reports.changed()
             return
-        connection, taken = socket.socket(fileno=fds[0]), passed.is_taken_over
-        if not self.home.source.put_nowait(connection, passed.slot, is_taken_over=taken):
+        connection = socket.socket(fileno=fds[0])
+        if not self.home.source.put_nowait(
+            connection, passed.slot, is_taken_over=passed.is_taken_over, unheld=passed.unheld
+        ):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
             # try again, and the root's orders are still heard.
             connection.close()

@@ -175,7 +175,7 @@ class FrontendInit:
 class FrontendReady:
     """READY's payload of a frontend: where engines reach it.
 
-    One that `has_slots` mapped its connection slots, ends connections as `FrontendLoad.ended` says,
+    One that `has_slots` has the memory of its connections, ends them as `FrontendLoad.ended` says,
     and takes over those of the process before it; else none of its connections is held.
     """
 
@@ -211,13 +211,14 @@ class PassConnection:
     """One accepted connection; its descriptor travels beside the message.
 
     While it is open `slot` is its own, among the rank's connection slots; -1: it has none, and ends
-    with the process. One that `is_taken_over` was passed to an earlier process of the rank, which
-    may have begun the slot or not.
+    with the process, `unheld` for this reason, if it was to be held. One that `is_taken_over` was
+    passed to an earlier process of the rank, which may have begun the slot or not.
     """
 
     connection_id: int
     slot: int = -1
     is_taken_over: bool = False
+    unheld: str = ""
 
 
 @attrs.frozen

@@ -28,6 +28,7 @@ from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
 from ...runtime.processes.platform import UnsupportedPlatform, check_platform
 from ...runtime.processes.run_folder import base_folder, live_runs
+from ...transports.takeover.memory import SLOT_BYTES, SLOTS, address_space_free
 from .sources import PREFIX
 
 # What decides how fast a CPU computes, as `/proc/cpuinfo` spells it.
@@ -35,6 +36,10 @@ _ISA_FLAGS = ("avx2", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16
 # Each connection is one descriptor; below this a busy server runs out.
 _DESCRIPTORS_LEAST = 1024
 _SHOWN_RUNS_MAX = 8
+# Fewer connections than these that outlive their frontend are a fault.
+_HELD_LEAST = 256
+# A root's own descriptors, and a frontend's address space, before a connection comes.
+_ROOT_DESCRIPTORS, _FRONTEND_BYTES = 80, 200 * 2**20
 
 
 @attrs.frozen
@@ -137,6 +142,16 @@ def _memory() -> Iterator[Finding]:
     yield Finding("descriptors", f"{soft} (at most {hard})", remedy)
 
 
+def _takeover() -> Iterator[Finding]:
+    """How many connections would outlive their frontend."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - _ROOT_DESCRIPTORS
+    mapped = (address_space_free() - _FRONTEND_BYTES) / SLOT_BYTES
+    held = int(max(0, min(SLOTS, descriptors, mapped)))
+    remedy = "ulimit -v unlimited" if mapped < descriptors else "a higher ulimit -n"
+    fact = f"{held} connections of a frontend outlive it"
+    yield Finding("takeover", fact, remedy if held < _HELD_LEAST else "")
+
+
 def _shared_memory() -> Iterator[Finding]:
     from ...engine.kernels.shared_memory import has_huge_pages
 
@@ -194,6 +209,7 @@ _LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "processor": _processor,
     "native kernels": _kernels,
     "memory": _memory,
+    "takeover": _takeover,
     "shared memory": _shared_memory,
     "accelerator": _accelerator,
     "death signal": _child_ends_with_parent,

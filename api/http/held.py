@@ -16,7 +16,6 @@ from typing import Protocol
 import attrs
 import msgspec
 
-from ...transports.takeover.memory import SLOT_BYTES
 from ...transports.takeover.slot import INPUT_BYTES, RECORD_BYTES_MAX, ConnectionSlot
 from ..schema.fields import JsonObject
 from ..settings import MemoryBudget
@@ -159,18 +158,33 @@ class FixedState:
         """See `HeldState`."""
 
 
+def ignore_slot(slot: int) -> None:
+    """Where every slot can be mapped."""
+
+
 @attrs.define(eq=False)
 class HeldSlots:
     """The slots of a frontend's connections; `on_ended` is called when one is closed."""
 
-    memory: memoryview
+    # The bytes of a slot, as `SlotMappings.view`.
+    view: Callable[[int], memoryview]
     on_ended: Callable[[int], None]
+    # Says in an empty slot that nobody can go on from it, as `refuse_slot`.
+    refuse: Callable[[int], None] = ignore_slot
     # Beyond what each has for nothing.
     budget: MemoryBudget = attrs.field(factory=lambda: MemoryBudget(BUDGET_BYTES))
 
-    def memory_of(self, slot: int) -> memoryview:
-        """The bytes of one slot."""
-        return self.memory[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
+    def hold(self, slot: int, state: HeldState) -> "HeldStream":
+        """A new connection in its slot, which is empty.
+
+        Raises `OSError` or `ValueError` where there is no room to map it: then the slot says so.
+        """
+        try:
+            memory = self.view(slot)
+        except (OSError, ValueError):
+            self.refuse(slot)
+            raise
+        return HeldStream(ConnectionSlot(memory), self.budget, state)
 
 
 @attrs.define(eq=False)

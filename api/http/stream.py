@@ -40,6 +40,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     write_s: float
     # Where a successor finds it, if it may go on with it.
     held: HeldStream | None = None
+    # Why no successor can, though the server was to see to it.
+    unheld: str = ""
     aborted: bool = attrs.field(default=False, init=False)
     _is_socket: bool = attrs.field(init=False)
     # A piece waits for the kernel: nothing may overtake it.

@@ -15,13 +15,12 @@ import trio
 from ...nurseries.logs import log_fields
 from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.frontend.tracing import set_traceparent
-from ...transports.takeover.slot import ConnectionSlot
 from ..access_log import CLIENT_LEFT, AccessEntry, Asked
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.access import SUBPROTOCOL, authorization_of_offer
 from ..http.connection import HttpConnection
-from ..http.held import NO_SLOT, HeldStream, HttpState, SessionState
+from ..http.held import NO_SLOT, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
 from ..openai.engine_rank import RANK_HEADER_NAME, ranked
@@ -45,17 +44,20 @@ async def run_connection(
     slot: int = NO_SLOT,
     *,
     is_taken_over: bool = False,
+    unheld: str = "",
 ) -> None:
     """Serve one connection to its end and close it. Raises nothing but cancellation.
 
     `address` is what it is counted for (`limits.address_of`). One with a slot may be gone on with
-    by another process; one that is taken over was begun by another.
+    by another process; one that is taken over was begun by another; one that is `unheld` was to
+    have a slot, and has none for this reason.
 
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """
     limits = application.settings.limits.http
     share = InputShare(application.inputs)
     connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share, address)
+    connection.stream.unheld = unheld
     try:
         with application.connection(address, connection.stream):
             if is_taken_over:
@@ -75,11 +77,15 @@ async def run_connection(
 
 
 def _hold(connection: HttpConnection, application: Application, slot: int) -> None:
-    """Write what happens on a new connection to its slot, if it has one."""
-    slots = application.slots
-    if slots is not None and slot != NO_SLOT:
-        held = ConnectionSlot(slots.memory_of(slot))
-        connection.stream.held = HeldStream(held, slots.budget, connection)
+    """Write what happens on a new connection to its slot, if it has one; say why it has none."""
+    stream = connection.stream
+    if application.slots is not None and slot != NO_SLOT:
+        try:
+            stream.held = application.slots.hold(slot, connection)
+        except (OSError, ValueError) as error:
+            stream.unheld = f"its frontend cannot map their slots: {error}"
+    if stream.unheld:
+        application.warn_unheld(stream.unheld)
 
 
 async def _serve_new(connection: HttpConnection, application: Application) -> None:

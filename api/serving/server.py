@@ -44,11 +44,15 @@ QUEUE_CONNECTIONS_MAX = 64 + SLOTS
 
 @attrs.frozen
 class PassedConnection:
-    """A connection with the number of its slot, if it has one; a life before may have begun it."""
+    """A connection with the number of its slot, if it has one; a life before may have begun it.
+
+    One that is `unheld` has none for this reason.
+    """
 
     stream: trio.SocketStream
     slot: int = NO_SLOT
     is_taken_over: bool = False
+    unheld: str = ""
 
 
 class ConnectionSource(Protocol):
@@ -83,11 +87,12 @@ class QueueSource:
         slot: int = NO_SLOT,
         *,
         is_taken_over: bool = False,
+        unheld: str = "",
     ) -> bool:
         """Hand one over, with its slot; False if the queue is full: the caller still owns it."""
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         try:
-            self._put.send_nowait(PassedConnection(stream, slot, is_taken_over))
+            self._put.send_nowait(PassedConnection(stream, slot, is_taken_over, unheld))
         except trio.WouldBlock:
             return False
         return True
@@ -159,7 +164,12 @@ async def serve_connections(
                 start_background_task_soon(nursery, refuse, name="connection-refusal")
             else:
                 served = (passed.stream, application, address, passed.slot)
-                run = partial(run_connection, *served, is_taken_over=passed.is_taken_over)
+                run = partial(
+                    run_connection,
+                    *served,
+                    is_taken_over=passed.is_taken_over,
+                    unheld=passed.unheld,
+                )
                 start_background_task_soon(nursery, run, name="connection")
 
 

@@ -59,7 +59,7 @@ def take_over(stream: BoundedStream, slots: HeldSlots | None, slot: int) -> Take
     try:
         if not is_open(socket):
             raise TakeoverRefused("it was ending")
-        held = ConnectionSlot.found(slots.memory_of(slot))
+        held = ConnectionSlot.found(slots.view(slot))
         accepted, received = bytes_accepted(socket), bytes_read(socket)
         record, kept = held.record(), held.kept_input(received)
         state = HttpState() if record is None else _state_behind(record)

@@ -39,7 +39,6 @@ from ..messages import (
     FrontendReady,
     HandOver,
     HomeHosted,
-    PassConnection,
     RootCall,
     RootReply,
     WatchServer,
@@ -183,7 +182,7 @@ class FrontendFleet(WorkerlessOwner):
             child = self.processes.ready[rank]
             self._connections += 1
             held = self.held.offer(rank, fd, self._connections)
-            message = PassConnection(self._connections, -1 if held is None else held.slot)
+            message = self.held.message(self._connections, held)
             try:
                 await child.send(message, self.pass_timeout_s, [fd])
                 if held is not None:

@@ -26,6 +26,8 @@ from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
 class HeldConnections:
     """Of all frontends of one server."""
 
+    # Why the connection that was offered last is not held, if it was to be.
+    _unheld: str = attrs.field(default="", init=False)
     # {rank: its slots' memory}, made once; empty after `close`.
     _memory: dict[int, int] = attrs.field(factory=dict, init=False)
     # {rank: its books}
@@ -58,25 +60,37 @@ class HeldConnections:
         """Hold a duplicate of an accepted connection, about to be passed to this rank.
 
         None where it ends with its process: that has no slots, or none is free, it is no TCP
-        connection, or too many descriptors are open.
+        connection, or too many descriptors are open; `message` says why, if it was to be held.
         """
+        self._unheld = ""
         if rank not in self._memory:
             return None
+        descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        too_few = f"the server may open {descriptors_max} descriptors only (ulimit -n)"
         try:
             connection = socket.socket(fileno=os.dup(fd))
         except OSError:
+            self._unheld = too_few
             return None
         try:
+            make_countable(connection)
             # The lowest number that is free: half of them are for processes and new connections.
-            if connection.fileno() < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
-                make_countable(connection)
-                if (held := self._slots[rank].offer(connection_id)) is not None:
-                    self._sockets[held] = connection
-                    return held
+            if connection.fileno() >= descriptors_max // 2:
+                self._unheld = too_few
+            elif (held := self._slots[rank].offer(connection_id)) is None:
+                self._unheld = "all slots are taken"
+            else:
+                self._sockets[held] = connection
+                return held
         except (TcpCountsUnknown, OSError):
-            pass  # it may have been reset by now
+            pass  # it may have been reset by now, or is no TCP connection
         connection.close()
         return None
+
+    def message(self, connection_id: int, held: HeldConnection | None) -> PassConnection:
+        """What passes the connection that was offered last."""
+        slot = -1 if held is None else held.slot
+        return PassConnection(connection_id, slot, unheld=self._unheld)
 
     def handle_ready(self, rank: int, epoch: int) -> list[HeldConnection]:
         """A process of this rank has its slots; returns connections that it is to take over."""

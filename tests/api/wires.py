@@ -40,7 +40,7 @@ class Wire:
         self, application: Application, *, is_taken_over: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
         """A process that has it for this block, or until its scope is cancelled."""
-        application.slots = HeldSlots(memoryview(self.memory), self.ended.append)
+        application.slots = HeldSlots(lambda _: memoryview(self.memory), self.ended.append)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(self.server.dup()))
         run = partial(run_connection, is_taken_over=is_taken_over)
         async with asking(run, stream, application, LOCAL, 0) as scope:

@@ -215,10 +215,16 @@ def serve_command(*options: str, **engine: object) -> list[str]:
 
 @asynccontextmanager
 async def open_server(
-    folder: pathlib.Path, *options: str, **engine: object
+    folder: pathlib.Path, *options: str, limits: str = "", **engine: object
 ) -> AsyncIterator[Server]:
-    """A server that answers; afterwards nothing of it is left, or the test fails."""
-    server = Server(serve_command(*options, **engine), folder)
+    """A server that answers; afterwards nothing of it is left, or the test fails.
+
+    `limits` are commands of a shell that becomes the server.
+    """
+    command = serve_command(*options, **engine)
+    if limits:
+        command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
+    server = Server(command, folder)
     server.spawn()
     try:
         await server.wait_ready()

@@ -6,11 +6,16 @@ root reads one word of it, how many may have died of it, and gives its pages bac
 another connection's.
 """
 
+import errno
+import math
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import attrs
 
 from ..sparse_memory import create_sparse_memory, punch_hole
 
@@ -19,8 +24,13 @@ from ..sparse_memory import create_sparse_memory, punch_hole
 SLOT_BYTES = 16 * 2**20
 # As many as the connections that a frontend serves by default (`ServerLimits.connections_max`).
 SLOTS = 2048
-# Of a slot's words: how many lives have begun to go on from it.
-LIVES = 1
+# Slots that are mapped at once: Python keeps a descriptor for each mapping, and under `ulimit -v`
+# address space is what a process may run out of.
+MAPPED_SLOTS = 8
+# Of a limit of address space: as much stays free for everything else.
+FREE_SHARE = 0.25
+# Of a slot's words: the record that counts, and how many lives have begun to go on from it.
+LATEST, LIVES = 0, 1
 _WORD = struct.Struct("Q")
 
 
@@ -45,12 +55,62 @@ def write_lives(fd: int, slot: int, count: int) -> None:
     os.pwrite(fd, _WORD.pack(count), slot * SLOT_BYTES + LIVES * _WORD.size)
 
 
-@contextmanager
-def map_slots(fd: int) -> Iterator[mmap.mmap]:
-    """All slots in one mapping: address space alone, until something is stored.
+def refuse_slot(fd: int, slot: int) -> None:
+    """Say in an empty slot that no process can go on from it. Raises `OSError`."""
+    # The first record is a small one, number 2, and what is there is zeros: a state of no bytes.
+    os.pwrite(fd, _WORD.pack(2), slot * SLOT_BYTES + LATEST * _WORD.size)
 
-    The caller owns the descriptor. Raises `OSError`; `ValueError` for other memory than slots.
+
+def address_space_free() -> float:
+    """Bytes that this process may map for slots; infinite without a limit (`ulimit -v`)."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    with open("/proc/self/statm") as pages:
+        used = int(pages.read().split()[0]) * mmap.PAGESIZE
+    return limit * (1 - FREE_SHARE) - used
+
+
+@attrs.define(eq=False)
+class SlotMappings:
+    """The slots of a rank as its process sees them: mapped when the first one beside is used.
+
+    What was mapped stays, as slots that were used are used again first.
     """
-    with mmap.mmap(fd, SLOTS * SLOT_BYTES) as slots:
-        slots.madvise(mmap.MADV_NOHUGEPAGE)  # a slot uses two pages
-        yield slots
+
+    fd: int
+    # {number of the first slot divided by `MAPPED_SLOTS`: its mapping, the view of all of it}
+    _mapped: dict[int, tuple[mmap.mmap, memoryview]] = attrs.field(factory=dict, init=False)
+
+    def view(self, slot: int) -> memoryview:
+        """The bytes of one slot, to be released before `close`.
+
+        Raises `OSError` where no address space, or descriptor, is left; `ValueError` for other
+        memory than slots.
+        """
+        run, place = divmod(slot, MAPPED_SLOTS)
+        if run not in self._mapped:
+            size = MAPPED_SLOTS * SLOT_BYTES
+            if address_space_free() < size:
+                raise OSError(errno.ENOMEM, "the limit of address space is near (ulimit -v)")
+            mapping = mmap.mmap(self.fd, size, offset=run * size)
+            mapping.madvise(mmap.MADV_NOHUGEPAGE)  # a slot uses two pages
+            self._mapped[run] = mapping, memoryview(mapping)
+        return self._mapped[run][1][place * SLOT_BYTES : (place + 1) * SLOT_BYTES]
+
+    def close(self) -> None:
+        """Unmap them."""
+        for mapping, view in self._mapped.values():
+            view.release()
+            mapping.close()
+        self._mapped.clear()
+
+
+@contextmanager
+def map_slots(fd: int) -> Iterator[SlotMappings]:
+    """The slots in this memory, for as long as the block runs; the caller owns the descriptor."""
+    mappings = SlotMappings(fd)
+    try:
+        yield mappings
+    finally:
+        mappings.close()

@@ -25,10 +25,10 @@ from typing import Self
 
 import attrs
 
-from .memory import LIVES, SLOT_BYTES
+from .memory import LATEST, LIVES, SLOT_BYTES
 
-# Words, beside `LIVES`: the record that counts, and where what was appended ends, in each half.
-_LATEST, _ENDS = 0, 2
+# Words, beside `LATEST` and `LIVES`: where what was appended ends, in each half.
+_ENDS = 2
 # A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths.
 _RECORD = struct.Struct("<QQQII")
 # What is appended: input that is kept, lengths of a note and a chunk.
@@ -81,7 +81,7 @@ class ConnectionSlot:
         assert len(self.memory) == SLOT_BYTES
         with self.memory[:_SMALL_BEGIN] as first:
             self._words = first.cast("Q")
-        self._latest = self._words[_LATEST]
+        self._latest = self._words[LATEST]
 
     @classmethod
     def found(cls, memory: memoryview) -> Self:
@@ -150,7 +150,7 @@ class ConnectionSlot:
         end = place + size
         self.memory[place:end] = b"".join((head, state, chunk))
         self._words[_ENDS + (latest >> 1 & 1)] = end
-        self._words[_LATEST] = self._latest = latest
+        self._words[LATEST] = self._latest = latest
         self._kept_from, self._ring_begin = kept_from, ring_begin
         self._end = end
         self._end_max = place + (_SMALL_BYTES if is_small else min(size + room, _LARGE_BYTES))

@@ -127,6 +127,10 @@ class SimRoot:
             self.held.handle_taken(0, offered, serving.epoch)
         self.kernel.close(fd)
 
+    def view(self, number: int) -> memoryview:
+        """See `SlotMappings`."""
+        return memoryview(self.slots)[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
+
     def free_slot(self, _: int, number: int) -> None:
         """See `transports.takeover.memory`."""
         self.slots.madvise(mmap.MADV_DONTNEED, number * SLOT_BYTES, SLOT_BYTES)
@@ -195,7 +199,7 @@ class ServingLife:
             streams = adopt_streams(frontend, journal)
             frontend.client.handle_rebuilt()
         self.application = Application(frontend, journal=journal)
-        self.application.slots = HeldSlots(memoryview(self.root.slots), self._handle_ended)
+        self.application.slots = HeldSlots(self.root.view, self._handle_ended)
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_connections, self, self.application)
             await self.application.adopt(streams, KEEP_S)

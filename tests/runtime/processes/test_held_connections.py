@@ -23,7 +23,7 @@ from triolet.runtime.events import (
 from triolet.runtime.messages import PassConnection
 from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.held_connections import HeldConnections
-from triolet.transports.takeover.memory import SLOT_BYTES, map_slots, read_lives, write_lives
+from triolet.transports.takeover.memory import map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
 from ..acting import facts_of, fill, running
@@ -166,12 +166,12 @@ async def test_what_was_ended_is_closed_and_its_slot_is_empty() -> None:
     async with serving(["ready"]) as (bed, connect):
         memory = bed.fleet.held.memory(0)
         assert memory is not None
-        with map_slots(memory) as slots:
-            slots[0] = slots[SLOT_BYTES] = 7
+        with map_slots(memory) as slots, slots.view(0) as one, slots.view(1) as other:
+            one[0] = other[0] = 7
             assert await end_of(await connect()) == "0 1 1 0"
             while bed.fleet.held.ranks():
                 await bed.fleet.changed.wait()
-            assert (slots[0], slots[SLOT_BYTES]) == (0, 7)
+            assert (one[0], other[0]) == (0, 7)
         assert await end_of(await connect()) == "0 1 2 0"
 
 
@@ -334,11 +334,14 @@ def test_other_sockets_and_too_many_are_not_held() -> None:
         before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert connections.offer(0, one.fileno(), 1) is None
         assert connections.offer(1, server.fileno(), 1) is None  # a rank without slots
+        assert connections.message(1, None).unheld == ""  # nothing was promised
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
         try:
             assert connections.offer(0, server.fileno(), 1) is None
+            assert "20 descriptors" in connections.message(1, None).unheld
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
         assert connections.offer(0, server.fileno(), 1) is not None
+        assert connections.message(1, None).unheld == ""
         connections.close()
         assert connections.offer(0, server.fileno(), 1) is None
