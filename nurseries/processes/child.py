@@ -24,7 +24,7 @@ from .death_watch import PARENT_GONE, monitor_parent
 from .fork_server import serve_forks
 from .heap import settle_modules
 from .last_words import write_last_words
-from .process import EXIT_CHILD_KILLED, ProcessDied
+from .process import EXIT_CHILD_KILLED, EXIT_CHILD_STARVED, ProcessDied
 from .spawned import FORKS, Spawned
 
 # The whole ladder of a parent takes half of this, so it matters only to a child without one.
@@ -84,7 +84,8 @@ def run_child(
 
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1;
-    with 72 when it is the death of a process of its own that was killed from outside.
+    with 72 when it is the death of a process of its own that was killed from outside, with 74 when
+    that was killed for want of memory.
 
     In a fork server this is where the copies begin, once it has called `prepare` with what the
     parent has for that. What this makes is in each copy; it starts no thread.
@@ -185,8 +186,10 @@ async def _run_death_monitor(
 
 def _code_of(error: BaseException) -> int:
     died = single_error(error)
-    killed = isinstance(died, ProcessDied) and died.exit.was_killed
-    return EXIT_CHILD_KILLED if killed else EXIT_FAILED
+    if isinstance(died, ProcessDied) and died.exit.was_killed:
+        return EXIT_CHILD_KILLED
+    starved = isinstance(died, ProcessDied) and died.exit.was_starved
+    return EXIT_CHILD_STARVED if starved else EXIT_FAILED
 
 
 def _headline(error: BaseException) -> str:

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from ..tasks.background import waiting_for
-from .boot import request_death_signal
+from .boot import request_death_signal, stand_before_parent
 from .death_watch import wait_process_gone
 
 # Results fit a pipe, so that the copy never waits for its owner: `pipe(7)`, 16 pages.
@@ -30,6 +30,8 @@ _PAGE_BYTES = resource.getpagesize()
 _STDERR_FD = 2
 _LOOK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 _FAILED = 1
+# The kernel takes a copy before anybody who serves.
+_OOM_SCORE_MORE = 300
 
 
 @attrs.frozen(kw_only=True)
@@ -144,6 +146,7 @@ def _run_copy(function: Callable[[], bytes], limits: CallLimits, result_fd: int)
     """Compute, hand over the result, exit; never returns."""
     try:
         request_death_signal()
+        stand_before_parent(_OOM_SCORE_MORE)
         _keep_alone(result_fd)
         _bound(limits)
         result = function()

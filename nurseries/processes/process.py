@@ -28,6 +28,8 @@ T = TypeVar("T")
 _FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # Of a process that ends because one of its own was killed from outside: neither is at fault.
 EXIT_CHILD_KILLED = 72
+# Of one whose own process was killed for want of memory: so was it, in effect.
+EXIT_CHILD_STARVED = 74
 # Of one that was asked to end, and leaves all that it was at to its next life.
 EXIT_HANDED_OVER = 73
 # The kernel counts a kill for want of memory before the death is seen, by what it takes to give the
@@ -77,7 +79,7 @@ class ProcessExit:
     code: int | None
     signal: int | None
     last_words: str = ""
-    # The kernel has killed for want of memory while it ran, and perhaps this very process.
+    # The kernel has killed for want of memory just before, and probably this very process.
     out_of_memory: bool = False
 
     @property
@@ -89,15 +91,23 @@ class ProcessExit:
         return killed or self.code == EXIT_CHILD_KILLED or self.has_handed_over
 
     @property
+    def was_starved(self) -> bool:
+        """Whether it, or a process of its own, was killed for want of memory. That is no fault of
+        it either: the kernel takes who is large, not who has grown, and other programs grow too.
+        """
+        starved = self.signal == signal.SIGKILL and self.out_of_memory
+        return starved or self.code == EXIT_CHILD_STARVED
+
+    @property
     def has_handed_over(self) -> bool:
         """Whether it has ended as it was asked to, for its next life."""
         return self.code == EXIT_HANDED_OVER
 
     @property
     def is_own_fault(self) -> bool:
-        """Whether what it did ended it; a plain SIGKILL comes from outside."""
-        is_fault = bool(self.code) or self.signal in _FAULT_SIGNALS or self.out_of_memory
-        return is_fault and not self.was_killed
+        """Whether what it did ended it; a SIGKILL comes from outside."""
+        is_fault = bool(self.code) or self.signal in _FAULT_SIGNALS
+        return is_fault and not self.was_killed and not self.was_starved
 
     def describe(self) -> str:
         """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""

@@ -8,7 +8,7 @@ not help, so the policy escalates; unless `gives_up_served` says no, for a child
 *hopeless* exit escalates at once, and a *refused* start of a child that has never served: of one
 that has, what it refuses for (a folder that is away) is a shortage. One that was *killed* from
 outside after it had become ready says nothing about the child: it is restarted at once, and counts
-toward nothing. A kill before it was ready again and a *shortage* (its owner lacks what a run takes)
+toward nothing. A kill before it was ready again and a *shortage* (of memory, or what a run takes)
 do not count either once it has been ready, but back off: whatever kills or starves it may do so as
 often as it likes.
 
@@ -34,7 +34,8 @@ class Death(enum.Enum):
 
     FAULT = "fault"  # the child's own, as far as is known
     KILLED = "killed"  # by SIGKILL from outside, not for want of memory; or stopped from outside
-    SHORTAGE = "shortage"  # its owner had no memory, descriptor or process for it
+    # Its owner had no memory, descriptor or process for it, or the kernel no memory while it ran.
+    SHORTAGE = "shortage"
     REFUSED = "refused"  # the child says that it cannot start: a successor now neither
     HOPELESS = "hopeless"  # no successor could do better
 

@@ -100,6 +100,8 @@ def death_of(failure: Exception) -> Death:
             return Death.HOPELESS
         case ProcessDied() if failure.exit.was_killed:
             return Death.KILLED
+        case ProcessDied() if failure.exit.was_starved:
+            return Death.SHORTAGE
         case ProcessHung() if not failure.is_own_fault:  # stopped from outside
             return Death.KILLED
         case OSError():  # our own: no fork, no memory, no descriptor

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from triolet.nurseries.processes.boot import EXIT_ORPHANED, maker_of
+from triolet.nurseries.processes.boot import EXIT_ORPHANED, OOM_SCORE_MORE, maker_of
 from triolet.nurseries.processes.heap import (
     MIDDLE_PER_OLD,
     QUIET_YOUNG_OBJECTS,
@@ -66,8 +67,13 @@ async def test_the_module_is_the_main_program_already_armed() -> None:
     """`armed_at_import` looks in its first line what the kernel was asked for."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec_of("armed_at_import"), ladder=PATIENT) as process:
-            armed, name, arguments = (await receive_ready(process)).split()
+            armed, name, arguments, score = (await receive_ready(process)).split()
     assert (armed, name, arguments) == ("9", "__main__", "4")
+    assert int(score) == min(1000, own_score() + OOM_SCORE_MORE)  # it goes before us
+
+
+def own_score() -> int:
+    return int(pathlib.Path("/proc/self/oom_score_adj").read_text())
 
 
 @pytest.mark.slow

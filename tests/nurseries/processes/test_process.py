@@ -14,6 +14,7 @@ from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
     EXIT_CHILD_KILLED,
+    EXIT_CHILD_STARVED,
     EXIT_HANDED_OVER,
     OOM_LOOK_S,
     LadderTimes,
@@ -225,6 +226,19 @@ def test_who_was_killed_from_outside(
 ) -> None:
     number, code, starved = how
     assert ProcessExit("p", 1, code, number, out_of_memory=starved).was_killed is killed
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "starved"),
+    [(None, signal.SIGKILL, True), (EXIT_CHILD_STARVED, None, False)],
+)
+def test_a_kill_for_want_of_memory_is_no_fault(
+    code: int | None, number: int | None, starved: bool
+) -> None:
+    how = ProcessExit("p", 1, code, number, out_of_memory=starved)
+    assert (how.was_starved, how.was_killed, how.is_own_fault) == (True, False, False)
+    crashed = ProcessExit("p", 1, None, signal.SIGSEGV, out_of_memory=True)
+    assert (crashed.was_starved, crashed.is_own_fault) == (False, True)
 
 
 class StarvingKernel(Kernel):

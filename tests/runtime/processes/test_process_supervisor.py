@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import signal
 from collections.abc import Sequence
 
 import attrs
@@ -13,10 +14,11 @@ from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
+from triolet.nurseries.tasks.supervision_policy import Death
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ignore_event
 from triolet.runtime.processes.child_process import ChildPlan, ChildProcess
-from triolet.runtime.processes.process_supervisor import ProcessSupervisor
+from triolet.runtime.processes.process_supervisor import ProcessSupervisor, death_of
 
 from ..acting import acting_settings
 
@@ -126,6 +128,15 @@ async def test_a_stop_from_outside_counts_toward_no_limit(autojump_clock: MockCl
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
+
+
+async def test_kills_for_want_of_memory_count_toward_no_limit(autojump_clock: MockClock) -> None:
+    starved = ProcessDied(ProcessExit("engine 0", 1, None, signal.SIGKILL, out_of_memory=True))
+    assert death_of(starved) is Death.SHORTAGE  # so it backs off
+    owner = Owner(lives_s=0.1, end=starved)
+    with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
+        await owner.processes.run()
+    assert len([epoch for what, epoch in owner.told if what == "ready"]) > 5
 
 
 async def test_a_hang_of_its_own_counts_toward_the_limit(autojump_clock: MockClock) -> None:
