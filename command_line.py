@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
 from .api.commands.sources import (
+    EVERY_OPTION,
     SOURCES,
     check_written,
     environment,
@@ -31,15 +32,15 @@ and in a file (`--config FILE`). The command line takes precedence over the envi
 over the file. `triolet config show` lists each value and its source.
 """
 
-MORE = "`triolet config show` lists every setting, rarer ones too.\n"
+MORE = "`triolet serve --help-all` and `triolet config show` list every setting.\n"
 SERVE_MORE = f"""Press Ctrl-C once to finish running requests and exit, twice to abort them.
 Addresses that others can reach need an API key.
 
 {MORE}"""
 BENCH_HELP = """Measure a server, an engine, this machine.
 
-Without a sub-command: press a running server (`--url`), or one started for it, with one load, and
-show rates, latencies and CPU a token of each process. MODEL may also be `tiny` or `small`: random
+Without a sub-command: load-test a running server (`--url`), or one started for it, and show
+throughput, latency and CPU per token of each process. MODEL may also be `tiny` or `small`: random
 weights of the shapes that our figures are given for, written to your cache at the first use.
 
     triolet bench --requests 512 --in-flight 64             one load on the bundled model
@@ -56,8 +57,7 @@ app = App(
     version=__version__,
     help=HELP,
     config=[environment(), settings_file, check_written, SOURCES],
-    # Of an option that is given twice the last one counts, as scripts that append expect.
-    default_parameter=Parameter(allow_repeating=True),
+    default_parameter=EVERY_OPTION,
 )
 app.register_install_completion_command(help="Install completion for this shell.")
 config = App(name="config", help="Look at the settings.")
@@ -79,8 +79,8 @@ app.command(
 )
 app.command(
     f"{SETTINGS}:batch",
-    help="Answer a file of requests (JSON lines in OpenAI's batch format) into another one."
-    " Started again after any end, it asks only for what has no answer yet.",
+    help="Answer the requests of a file (JSON lines in OpenAI's batch format) and write the answers"
+    " to another file. An interrupted run is resumed when it is started again.",
     help_epilogue=MORE,
 )
 config.command(
@@ -92,13 +92,13 @@ app.command(f"{BENCH}:bench", name="bench", help=BENCH_HELP)
 app.command(
     f"{CHAOS}:chaos_command",
     name="chaos",
-    help="Kill, stop, abort and disconnect over a real server; judge all of it from outside.",
+    help="Start a server, kill and stop its processes under load, and check every client's stream.",
 )
 
 
 @app.command
 def tree(
-    run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None,
+    run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None,
     *,
     json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False,
 ) -> None:
@@ -113,11 +113,11 @@ def tree(
 
 
 @app.command
-def top(run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None) -> None:
+def top(run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None) -> None:
     """Watch the processes of a running server: what they do, CPU, memory, deaths as they happen.
 
     Keys: arrows choose a process, `k` kills it when you confirm it, `s` stops it, `c` continues it,
-    `o` orders by CPU or memory, `q` quits. Where the output is no terminal it is printed once.
+    `o` orders by CPU or memory, `q` quits. When stdout is not a terminal, it prints once.
     """
     import trio
 
@@ -131,20 +131,22 @@ def top(run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] 
 
 @app.command
 def restart(
-    run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None,
+    run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None,
     *,
     engine: Annotated[int | None, Parameter(help="Rank of the engine to restart.")] = None,
-    frontend: Annotated[int | None, Parameter(help="The same of a frontend.")] = None,
-    rolling: Annotated[bool, Parameter(help="All of them, one after the other.")] = False,
+    frontend: Annotated[int | None, Parameter(help="Rank of the frontend to restart.")] = None,
+    rolling: Annotated[
+        bool, Parameter(help="Restart every engine and frontend, one after the other.")
+    ] = False,
 ) -> None:
-    """Restart an engine or a frontend of a running server; without one, all that were given up.
+    """Restart an engine or a frontend of a running server; without either, all that were given up.
 
-    A frontend hands its connections and requests to its next life; with `--no-takeover` it finishes
-    its requests first, for the server's `--grace` at most (not at a second order), and its next
-    life goes on with the rest. An engine ends in order, and what it computes goes on elsewhere.
+    A frontend hands its connections and requests to its successor. Under `--no-takeover` it first
+    finishes its requests, for at most `--grace` seconds or until it is ordered again, and its
+    successor continues the rest. An engine's requests continue on another engine.
 
-    With `--rolling` each engine and frontend is restarted when the one before is ready. Ctrl-C ends
-    that behind the one under way, which comes back by itself.
+    With `--rolling`, engines and frontends are restarted one after the other, each when the one
+    before is ready. Ctrl-C stops before the next one.
     """
     import trio
 
@@ -164,7 +166,7 @@ def restart(
 
 @app.command
 def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False) -> None:
-    """Describe this machine and installation, for a report of a fault. Nothing secret is in it."""
+    """Describe this machine and installation, for a bug report. Contains no secrets."""
     from .api.commands.doctor import findings_text
     from .api.commands.exits import print_whole
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import attrs
 import msgspec
 
-from ..engine.config import setting
+from ..engine.config import below, setting
 from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, RuntimeSettings
 
 # Treatment of a request's field that no table names.
@@ -22,85 +22,165 @@ POLICIES = (WARN, IGNORE, REFUSE)
 MERGE_MS_MAX = 1000
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("limits.http"))
 class HttpLimits:
     """Bounds of one HTTP connection and of each request on it."""
 
     # A whole head must arrive within this, from its first byte (or from the accept).
-    head_s: float = 5.0
+    head_s: float = setting(
+        5.0, at_least=0.001, help="Seconds for the whole head of a request to arrive."
+    )
     # nginx takes 32 KiB of headers by default (4 × 8).
-    head_bytes_max: int = 32 * 2**10
-    body_s: float = 30.0
+    head_bytes_max: int = setting(
+        32 * 2**10, at_least=1, help="Maximum size of the head of a request."
+    )
+    body_s: float = setting(
+        30.0, at_least=0.001, help="Seconds for the body of a request to arrive."
+    )
     # Room for the longest prompts as JSON: 1 M tokens are about 5 MB of text.
-    body_bytes_max: int = 16 * 2**20
+    body_bytes_max: int = setting(16 * 2**20, at_least=1, help="Maximum size of a request body.")
     # nginx's keepalive_timeout. An idle connection costs a task and a descriptor.
-    idle_s: float = 75.0
+    idle_s: float = setting(
+        75.0, at_least=0.001, help="Seconds after which an idle keep-alive connection is closed."
+    )
     # One write; a client that takes nothing for so long is gone or hostile.
-    write_s: float = 20.0
+    write_s: float = setting(
+        20.0,
+        at_least=0.001,
+        help="Seconds that one write may take before the connection is closed.",
+    )
     # Bytes of further requests that a client may send while it is being answered.
-    pipelined_bytes_max: int = 64 * 2**10
+    pipelined_bytes_max: int = setting(
+        64 * 2**10,
+        at_least=1,
+        help="Maximum size of pipelined requests that wait for the one before.",
+    )
     # After an answer to a request not read to its end: how long and how much to read away.
-    linger_s: float = 1.0
-    linger_bytes_max: int = 2**20
+    linger_s: float = setting(
+        1.0,
+        at_least=0.001,
+        help="Seconds to read and discard the rest of a request that was refused.",
+    )
+    linger_bytes_max: int = setting(
+        2**20, at_least=1, help="Maximum size of what is read and discarded."
+    )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("limits.socket"))
 class SocketLimits:
     """Bounds of one WebSocket connection."""
 
-    lanes_active_max: int = 16  # OpenAI's figure
-    lane_names_max: int = 32  # OpenAI's figure
-    queued_per_lane_max: int = 16  # pulled out of the air: one client turn never waits for 16
-    queued_bytes_max: int = 16 * 2**20  # of all lanes; one body's worth
-    message_bytes_max: int = 16 * 2**20
+    # OpenAI's figure.
+    lanes_active_max: int = setting(
+        16, at_least=1, help="Maximum number of lanes of one socket that generate at the same time."
+    )
+    # OpenAI's figure.
+    lane_names_max: int = setting(
+        32, at_least=1, help="Maximum number of lane names over the life of one socket."
+    )
+    # Pulled out of the air: one client turn never waits for 16.
+    queued_per_lane_max: int = setting(
+        16, at_least=1, help="Maximum number of requests waiting in one lane."
+    )
+    # Of all lanes; one body's worth.
+    queued_bytes_max: int = setting(
+        16 * 2**20,
+        at_least=1,
+        help="Maximum size of the requests waiting in all lanes of one socket.",
+    )
+    message_bytes_max: int = setting(
+        16 * 2**20, at_least=1, help="Maximum size of a message from a client."
+    )
     # Clients send one frame a message, some split at 16 KiB or 64 KiB: 16 MiB / 16 KiB.
-    fragments_per_message_max: int = 1024
+    fragments_per_message_max: int = setting(
+        1024, at_least=1, help="Maximum number of frames of one message."
+    )
     # Frames that carry no data of a new message (pings, pongs, empty continuations) cost CPU only:
     # a bucket of so many, refilled at the rate below.
-    idle_frames_burst: int = 256
-    idle_frames_per_s: float = 20.0
-    ping_s: float = 20.0
-    pong_s: float = 20.0
-    write_s: float = 20.0
+    idle_frames_burst: int = setting(
+        256, at_least=1, help="Number of control and empty frames accepted at once."
+    )
+    idle_frames_per_s: float = setting(
+        20.0, at_least=0.001, help="Rate at which further control and empty frames are accepted."
+    )
+    ping_s: float = setting(20.0, at_least=0.001, help="Seconds between pings to a client.")
+    pong_s: float = setting(
+        20.0, at_least=0.001, help="Seconds to wait for a pong before the socket is closed."
+    )
+    write_s: float = setting(
+        20.0, at_least=0.001, help="Seconds that one write may take before the socket is closed."
+    )
     # Deltas of one lane are merged up to so many bytes; then the lane's request is paused.
-    lane_buffer_bytes_max: int = 64 * 2**10
+    lane_buffer_bytes_max: int = setting(
+        64 * 2**10,
+        at_least=1,
+        help="Size of the unsent text of one lane at which its generation pauses.",
+    )
     # What one wake-up of the writer gathers into one write.
-    burst_bytes_max: int = 256 * 2**10
+    burst_bytes_max: int = setting(256 * 2**10, at_least=1, help="Maximum size of one write.")
     # Error events that wait for a client which sends but does not read.
-    waiting_errors_max: int = 256
+    waiting_errors_max: int = setting(
+        256, at_least=1, help="Maximum number of unsent error events; then the socket is closed."
+    )
     # Responses refused in a row because the server is overloaded; then the socket ends with 1013,
     # and its client comes back by another frontend. Pulled out of the air: half of the lanes.
-    overloads_max: int = 8
-    age_s: float = 3600.0  # OpenAI's figure: 60 minutes
-    close_s: float = 5.0  # the closing handshake
+    overloads_max: int = setting(
+        8, at_least=1, help="Overload errors in a row after which the socket is closed."
+    )
+    # OpenAI's figure: 60 minutes.
+    age_s: float = setting(3600.0, at_least=0.001, help="Seconds after which a socket is closed.")
+    # The closing handshake.
+    close_s: float = setting(5.0, at_least=0.001, help="Seconds to wait for the closing handshake.")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("limits"))
 class ServerLimits:
     """Bounds of the whole frontend."""
 
     # Half of the usual descriptor limit of 4096; above it a connection is answered 503 and closed.
-    connections_max: int = 2048
+    connections_max: int = setting(
+        2048, at_least=1, help="Maximum number of connections of one frontend."
+    )
     # Of one address that is not this machine's own (of IPv6: one network of 64 bits), answered
     # the same way. A quarter: no client takes all; behind a proxy on another machine, which has
     # one address for everybody, this wants to be as large as the limit above.
-    connections_per_address_max: int = 512
+    connections_per_address_max: int = setting(
+        512, at_least=1, help="Maximum number of connections from one client address."
+    )
     # Of bodies and messages that are not whole yet, those of all connections together; each has
     # 64 KiB for nothing. Sixteen of the largest.
-    input_bytes_max: int = 256 * 2**20
+    input_bytes_max: int = setting(
+        256 * 2**20,
+        at_least=1,
+        help="Maximum size of all unfinished request bodies and messages together.",
+    )
     # Ended responses, kept for `GET`, for those who resume, and for `previous_response_id`. Beyond
     # these the oldest are forgotten. The time is a socket's age limit: a chain on one never breaks.
-    ended_responses_max: int = 4096
-    ended_bytes_max: int = 64 * 2**20
-    ended_s: float = 3600.0
+    ended_responses_max: int = setting(
+        4096, at_least=1, help="Maximum number of finished responses kept for retrieval."
+    )
+    ended_bytes_max: int = setting(
+        64 * 2**20, at_least=1, help="Maximum size of all finished responses kept for retrieval."
+    )
+    ended_s: float = setting(
+        3600.0, at_least=0.001, help="Seconds that a finished response is kept for retrieval."
+    )
     # Idempotency keys whose home a frontend is, each with some hundred bytes: four a second for an
     # hour. Beyond it, or when it is so old, the oldest is forgotten, and its key is new. An answer
     # is kept as ended responses are; a day is Stripe's figure.
-    keys_max: int = 16384
-    key_age_s: float = 24 * 3600.0
+    keys_max: int = setting(
+        16384, at_least=1, help="Maximum number of idempotency keys remembered."
+    )
+    key_age_s: float = setting(
+        24 * 3600.0, at_least=0.001, help="Seconds that an idempotency key is remembered."
+    )
     # Tokens of a stream may wait so long for more, unless its request says how long
     # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is sent when it comes.
-    merge_ms: int = 0
+    merge_ms: int = setting(
+        0,
+        at_most=MERGE_MS_MAX,
+        help="Milliseconds for which tokens are merged into one event; 0: each is sent at once.",
+    )
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)
 
@@ -205,37 +285,39 @@ class ServeSettings:
     )
     admin_keys: tuple[str, ...] = setting(
         (),
-        help="Key that opens admin routes, too; without any, admin routes are closed.",
+        help="Key for the admin routes as well; without one they are closed. Repeatable.",
         option="admin-key",
         secret=True,
     )
     served_model_names: tuple[str, ...] = setting(
         (),
-        help="Name that clients may call the model; repeatable. The first is in answers.",
+        help="Name of the model in the API; repeatable. Answers carry the first.",
         option="served-model-name",
     )
     vllm_metrics: bool = setting(
-        default=False, help="Show metrics under vLLM's names, too, for its dashboards."
+        default=False, help="Export metrics under vLLM's names as well, for its dashboards."
     )
     allowed_hosts: tuple[str, ...] = setting(
-        (), help="Host header to accept besides localhost and addresses.", option="allowed-host"
+        (),
+        help="Host header to accept besides localhost and IP addresses; repeatable.",
+        option="allowed-host",
     )
     allowed_origins: tuple[str, ...] = setting(
-        (), help="Browser origin to accept besides our own.", option="allowed-origin"
+        (), help="Browser origin to accept besides our own; repeatable.", option="allowed-origin"
     )
     unknown_fields: str = setting(
         WARN,
         one_of=POLICIES,
-        help="Fields of requests that are not known: log each name once, ignore, or refuse them.",
+        help="Unknown fields of requests: log each name once, ignore them, or refuse the request.",
     )
     reasoning_parser: str = setting(
         REASONING_AUTO,
         one_of=REASONING_PARSERS,
-        help="How reasoning is marked: by the chat template's words (auto), by a name, or none.",
+        help="Format of reasoning in the output; auto: as the chat template shows. Or none.",
     )
     demo: bool = setting(
         default=False,
-        help="Print an address whose page may watch the server and kill its processes.",
+        help="Print the address of a page that can watch the server and kill its processes.",
     )
     otlp_endpoint: str = setting(
         "", help="OpenTelemetry collector that traces are sent to, as http://host:4318."
@@ -246,14 +328,15 @@ class ServeSettings:
     # A response asks for it with `runtime.keep_s`, else it is aborted when its last reader leaves.
     # 0: always. Long enough for a laptop that changes its network; it costs what tokens cost.
     resume_keep_s: float = setting(
-        60.0, help="Longest `runtime.keep_s`: seconds that a response outlives its reader."
+        60.0, help="Maximum of runtime.keep_s: seconds that a response outlives its reader."
     )
 
     access_log: bool = setting(
-        default=True, help="Log a line for each request that has ended, but for probes."
+        default=True, help="Log a line for each finished request, except health checks."
     )
     throughput_log_s: float = setting(
-        10.0, help="Seconds between lines with the throughput, while the server is busy; 0: none."
+        10.0,
+        help="Seconds between log lines with the throughput, while the server is busy; 0: none.",
     )
     # Proxies cut a connection that is silent for a minute (nginx), some clouds' after half of that.
     sse_keep_alive_s: float = setting(

@@ -224,15 +224,15 @@ class LatencyOptions:
     )
     protocols: Annotated[
         tuple[Protocol, ...],
-        Parameter(help="lanes (WebSocket), sse, chat or http; repeatable.", negative=()),
+        Parameter(help="lanes (WebSocket), sse, chat or http; repeatable."),
     ] = (Protocol.LANES, Protocol.SSE)
     concurrency: Annotated[
         tuple[int, ...],
-        Parameter(help="Closed loop: number of requests in flight; repeatable.", negative=()),
+        Parameter(help="Closed loop: number of requests in flight; repeatable."),
     ] = (1, 8, 32)
     rates: Annotated[
         tuple[float, ...],
-        Parameter(help="Open loop: arrivals a second; repeatable.", negative=()),
+        Parameter(help="Open loop: arrivals a second; repeatable."),
     ] = ()
     prompt_min: Annotated[int, Parameter(help="Shortest prompt, in words.")] = 32
     prompt_max: Annotated[int, Parameter(help="Longest prompt, in words.")] = 480
@@ -293,7 +293,7 @@ class FloorOptions:
 
     batch: Annotated[
         tuple[int, ...],
-        Parameter(help="Rows of a decode step; repeatable.", negative=()),
+        Parameter(help="Rows of a decode step; repeatable."),
     ] = (1, 8, 32, 64)
     context: Annotated[int, Parameter(help="Tokens that each row has already.")] = 512
     prefill: Annotated[int, Parameter(help="Length of the prompt, in tokens.")] = 512

@@ -7,6 +7,7 @@ Everything here is plain data, so that it crosses the control socket as it is.
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -68,7 +69,8 @@ def setting(
     """
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-        name, wanted = option.replace("-", "_") or attribute.name, type(default)
+        name = attribute.metadata["option"].replace("-", "_") or attribute.name
+        wanted = type(default)
         # An engine reads its settings strictly: it would die of a wrong type, again and again.
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise InvalidParameter(name, f"must be {_TYPE_NAMES[wanted]}, not {value!r}")
@@ -84,6 +86,24 @@ def setting(
     return attrs.field(default=default, validator=check, repr=not secret, metadata=note)
 
 
+def below(prefix: str) -> Callable[[type, list["attrs.Attribute[Any]"]], list[Any]]:
+    """Field transformer of rare settings that have dotted names, as `--PREFIX.FIELD`."""
+
+    def name(_: type, fields: list["attrs.Attribute[Any]"]) -> list[Any]:
+        return [
+            each.evolve(
+                metadata={**each.metadata, "option": f"{prefix}.{_dashed(each.name)}", "rare": True}
+            )
+            for each in fields
+        ]
+
+    return name
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
 @attrs.frozen(kw_only=True)
 class EngineSettings:
     """Settings of an engine. Token counts unless a name says otherwise.
@@ -97,12 +117,12 @@ class EngineSettings:
     executor: str = setting(
         "auto",
         one_of=EXECUTORS,
-        help="What computes; auto is native, else torch, and null computes nothing.",
+        help="What computes; auto: native kernels, else torch. null computes nothing, for tests.",
     )
     isa: str = setting(
         "",
         one_of=("", *ISAS),
-        help="Instruction set of native kernels; empty: the best.",
+        help="Instruction set of the native kernels; empty: the best of this machine.",
         rare=True,
     )
     load_format: str = setting(
@@ -111,35 +131,42 @@ class EngineSettings:
         help="auto, or dummy for random weights from config.json.",
         rare=True,
     )
-    device: str = setting("cpu", one_of=DEVICES, help="Where torch computes.")
+    device: str = setting("cpu", one_of=DEVICES, help="Device that PyTorch computes on.")
     # Tensor × pipeline ranks.
     workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
     # Native as is quickest, torch all cores but one.
-    threads: int = setting(0, help="Threads of each worker; 0: as many as are useful.")
+    threads: int = setting(0, help="Threads of each worker; 0: automatic.")
     block_tokens: int = setting(BLOCK_TOKENS, at_least=1, at_most=STEP_TOKENS_MAX)
-    max_model_len: int = setting(0, help="Longest prompt plus answer, in tokens; 0: the model's.")
+    max_model_len: int = setting(
+        0, help="Maximum length of prompt plus answer, in tokens; 0: the model's."
+    )
     # As fits: as many as `max_num_seqs` sequences of full length need, within
     # `kv_memory_bytes_max`.
-    kv_blocks: int = setting(0, help="KV cache in blocks of 16 tokens; 0: as fits.")
+    kv_blocks: int = setting(0, help="Size of the KV cache, in blocks of 16 tokens; 0: automatic.")
     max_num_seqs: int = setting(
-        64, at_least=1, at_most=STEP_TOKENS_MAX, help="Most requests that one step computes."
+        64,
+        at_least=1,
+        at_most=STEP_TOKENS_MAX,
+        help="Maximum batch size: requests computed in one step.",
     )
     # Whole answers are those that wait by `merge_s`; four times is UNWATCHED_FACTOR.
     max_num_batched_tokens: int = setting(
         256,
         at_least=1,
         at_most=STEP_TOKENS_MAX,
-        help="Most tokens that one step computes; bounds the gap between tokens. Four times as "
-        "many while every client waits for a whole answer.",
+        help="Maximum number of tokens computed in one step; bounds the gap between tokens. Four"
+        " times as many while every client waits for a whole answer.",
     )
     # Half a second is a gap between two tokens that a reader notices.
     step_time_target_s: float = setting(
-        0.5, help="Cut prompts so that no step should take more seconds; 0: never.", rare=True
+        0.5,
+        help="Seconds that a step should not exceed, for which prompts are chunked; 0: none.",
+        rare=True,
     )
     max_logprobs: int = setting(
         MAX_LOGPROBS_DEFAULT,
         at_most=LOGPROBS_MAX,
-        help="Most alternatives of a token that logprobs may ask for.",
+        help="Maximum number of alternatives per token that logprobs may ask for.",
         rare=True,
     )
     # Of equals first come, first served.
@@ -153,26 +180,37 @@ class EngineSettings:
         2,
         at_least=1,
         at_most=STEPS_IN_FLIGHT_MAX,
-        help="2: plan the next step while one computes; 1: not.",
+        help="2: schedule the next step while one computes; 1: one after the other.",
         rare=True,
     )
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
-    prefix_cache: bool = setting(default=True, help="Compute what prompts have in common once.")
+    prefix_cache: bool = setting(default=True, help="Reuse the KV cache of common prompt prefixes.")
     bitwise: bool = setting(default=True)
     kv_memory_bytes_max: int = setting(
-        0, help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.", rare=True
+        0,
+        help="Maximum memory of the KV cache where --kv-blocks is 0; 0: 1 GiB, or most of a GPU's.",
+        rare=True,
     )
     # Without progress; every progress message starts it again.
     boot_timeout_s: float = setting(
-        60.0, at_least=0.001, help="A start may stand still so long.", rare=True
+        60.0,
+        at_least=0.001,
+        help="Seconds without progress after which a start has failed.",
+        rare=True,
     )
     # A step that exceeds it ends the engine.
     step_timeout_s: float = setting(
-        60.0, at_least=0.001, help="One step may take so long.", rare=True
+        60.0,
+        at_least=0.001,
+        help="Seconds after which a step has failed, and its engine is restarted.",
+        rare=True,
     )
     # After it requests are aborted.
     orphan_s: float = setting(
-        10.0, at_least=0.001, help="Requests outlive their frontend so long.", rare=True
+        10.0,
+        at_least=0.001,
+        help="Seconds that requests outlive the frontend that sent them.",
+        rare=True,
     )
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
     record_steps: str = setting("")

@@ -59,14 +59,14 @@ class LogSettings:
         validator=attrs.validators.in_(FORMATS),
         metadata={
             "option": "log-format",
-            "help": "Lines for people, or one JSON object a line.",
+            "help": "Lines for people, or one JSON object per line.",
             "one_of": FORMATS,
         },
     )
     level: str = attrs.field(
         default="info",
         validator=attrs.validators.in_(LEVELS),
-        metadata={"option": "log-level", "help": "Least level that is logged.", "one_of": LEVELS},
+        metadata={"option": "log-level", "help": "Minimum log level.", "one_of": LEVELS},
     )
 
     @property

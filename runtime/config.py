@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from ..engine.config import EngineSettings, setting
+from ..engine.config import EngineSettings, below, setting
 from ..engine.errors import InvalidParameter
 from ..nurseries.logs import LogSettings
 from ..nurseries.processes.process import LadderTimes
@@ -31,41 +31,57 @@ REASONING_PARSERS = (REASONING_AUTO, REASONING_NONE, *REASONING_NAMES)
 WHOLE_MERGE_S = 1.0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("admission"))
 class AdmissionLimits:
     """Above these, requests are refused with `Overloaded`; of one frontend."""
 
     # Four times what one engine runs by default; each costs its text, its ids and a few objects.
-    active_requests_max: int = setting(256, at_least=1)
+    active_requests_max: int = setting(
+        256, at_least=1, help="Maximum number of requests in progress, of one frontend."
+    )
     # Prompt tokens that engines have not worked off; a minute at about 4000 tokens a second.
-    queued_tokens_max: int = setting(262_144, at_least=1)
+    queued_tokens_max: int = setting(
+        262_144, at_least=1, help="Maximum number of prompt tokens waiting for an engine."
+    )
     # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
     # the engines: five of the largest.
-    embeds_bytes_max: int = setting(256 * 2**20, at_least=1)
+    embeds_bytes_max: int = setting(
+        256 * 2**20, at_least=1, help="Maximum size of the prompt embeddings of all requests."
+    )
     # The least; the expected wait may ask for more.
-    retry_after_s: float = setting(RETRY_AFTER_S)
+    retry_after_s: float = setting(
+        RETRY_AFTER_S, help="Least Retry-After of a refusal, in seconds."
+    )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("input"))
 class InputLimits:
     """How prompts are turned into tokens."""
 
     # No model of today takes more tokens than this has characters.
-    prompt_characters_max: int = setting(2**22, at_least=1)
+    prompt_characters_max: int = setting(
+        2**22, at_least=1, help="Maximum length of a prompt, in characters."
+    )
     # Up to here the loop does it itself: some 0.5 ms; above, a thread does.
-    inline_characters_max: int = setting(2048)
+    inline_characters_max: int = setting(
+        2048, help="Length up to which a text is tokenised without a thread."
+    )
     # Texts that are tokenised in threads at the same time.
-    threads: int = setting(1, at_least=1)
+    threads: int = setting(1, at_least=1, help="Threads that tokenise long texts.")
     # Texts of one principal that wait for a thread: as many as requests are active.
-    waiting_max: int = setting(256, at_least=1)
+    waiting_max: int = setting(
+        256, at_least=1, help="Maximum number of texts of one API key waiting for such a thread."
+    )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=below("streams"))
 class StreamSettings:
     """How far engines run ahead of those who read."""
 
     # A streaming request is scheduled up to so many tokens beyond what its client consumed.
-    window_tokens: int = setting(256, at_least=1)
+    window_tokens: int = setting(
+        256, at_least=1, help="Tokens that an engine may be ahead of a client that reads slowly."
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -74,11 +90,14 @@ class ReplaySettings:
 
     # More than a start with a large model takes; clients give up after a minute or more.
     replay_wait_s: float = setting(
-        30.0, help="Seconds a response whose engine is gone waits for another one."
+        30.0, help="Seconds that a response whose engine died waits for another engine."
     )
     # Deaths of engines under one request, with no token of it between them.
     replay_attempts_max: int = setting(
-        16, at_least=1, help="Engines a response is sent to without a new token.", rare=True
+        16,
+        at_least=1,
+        help="Engine deaths without a new token after which a response fails.",
+        rare=True,
     )
 
 
@@ -90,7 +109,7 @@ class JournalSettings:
     folder: str = setting(
         "",
         option="journal",
-        help="Folder of the journals: responses go on after the server's or the machine's death.",
+        help="Folder for journals, with which responses survive a restart of server or machine.",
     )
     disabled: bool = setting(
         default=False,
@@ -103,7 +122,7 @@ class JournalSettings:
         200.0,
         at_least=1,
         option="journal-sync-ms",
-        help="Milliseconds after which what is written to the folder is synced to the disk.",
+        help="Milliseconds between syncs of a journal to the disk.",
         rare=True,
     )
     # `JournalLimits.bytes_max`. As much as the embeddings of all requests, which it holds as well.
@@ -111,12 +130,12 @@ class JournalSettings:
         256 * 2**20,
         at_least=1,
         option="journal-bytes-max",
-        help="Bytes of a frontend's journal at which it refuses new requests.",
+        help="Size of a frontend's journal at which it refuses new requests.",
         rare=True,
     )
     # Half of a response's longest `keep_s`: clients come back within seconds, or not at all.
     adopted_keep_s: float = setting(
-        30.0, help="Seconds a stream of a dead frontend waits for its reader to come back."
+        30.0, help="Seconds that a stream whose frontend died waits for its reader to reconnect."
     )
 
     def __attrs_post_init__(self) -> None:
@@ -129,16 +148,16 @@ class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
     restart_limit: int = setting(
-        3, help="A process that dies more often within the period is given up."
+        3, help="Deaths within the restart period after which a process is given up."
     )
     restart_period_s: float = setting(
-        60.0, at_least=0.001, help="Seconds over which its deaths are counted."
+        60.0, at_least=0.001, help="Length of the restart period, in seconds."
     )
     backoff_min_s: float = setting(
         0.1, at_least=0.001, help="Seconds before the first restart.", rare=True
     )
     backoff_max_s: float = setting(
-        5.0, at_least=0.001, help="Most seconds before a restart.", rare=True
+        5.0, at_least=0.001, help="Maximum number of seconds before a restart.", rare=True
     )
 
     def __attrs_post_init__(self) -> None:
@@ -181,19 +200,24 @@ class RuntimeSettings:
     engines: int = setting(
         1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes; each has the whole model."
     )
-    frontends: int = setting(0, at_most=PROCESSES_MAX, help="Frontend processes.", served=1)
+    frontends: int = setting(
+        0,
+        at_most=PROCESSES_MAX,
+        help="Frontend processes, which serve HTTP and WebSocket.",
+        served=1,
+    )
     # Warm spares: processes that have imported everything and wait to be the next engine, or the
     # next frontend. What a program embeds should not grow by what it may never need.
     spare_engines: int = setting(
         0,
         at_most=PROCESSES_MAX,
-        help="Processes that wait to be the next engine, where one dies.",
+        help="Warm spare processes, which replace engines that die.",
         served=1,
     )
     spare_frontends: int = setting(
         0,
         at_most=PROCESSES_MAX,
-        help="Processes that wait to be the next frontend, where one dies.",
+        help="Warm spare processes, which replace frontends that die.",
         served=1,
     )
     # What clients call the model; "" takes the folder's name.
@@ -202,7 +226,7 @@ class RuntimeSettings:
     generation_config: str = setting(
         GENERATION_CONFIG_AUTO,
         one_of=(GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE),
-        help="auto: the model's advice where a request omits a sampling parameter; or none.",
+        help="Defaults of sampling parameters: auto: the model's generation_config.json; or none.",
     )
     engine: EngineSettings
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
@@ -211,7 +235,7 @@ class RuntimeSettings:
     wait_target_s: float = setting(
         0.0,
         option="wait-target",
-        help="Seconds a first token may be expected to take before requests are refused; 0: any.",
+        help="Expected seconds to the first token above which requests are refused; 0: none.",
         served=10.0,
         rare=True,
     )

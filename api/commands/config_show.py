@@ -1,10 +1,11 @@
-"""`triolet config show`: every setting of a server, its value, and its source.
+"""`triolet config show` and `triolet serve --help-all`: every setting of a server, with words.
 
 Reading only: nothing is started and no value is checked against another.
 """
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -13,11 +14,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from .options import FLAT
+from .options import FLAT, MODEL_HELP
 
 DEFAULT = "default"
-
-# Wide enough that no row is folded; a terminal folds by itself.
+# Where the output goes to no terminal.
 _COLUMNS = 160
 
 
@@ -29,6 +29,7 @@ class SettingRow:
     value: object
     source: str
     unit: str = ""
+    help: str = ""
 
 
 def settings_text(
@@ -36,19 +37,31 @@ def settings_text(
 ) -> str:
     """All settings of these options, as a table or as JSON. `sources`: of those that were set."""
     source = sources.get("--model", DEFAULT)
-    rows = [SettingRow("MODEL", model or "(the bundled model)", source)]
+    rows = [SettingRow("MODEL", model or "(the bundled model)", source, "", MODEL_HELP)]
     for group in groups:
         rows += rows_of(group, sources)
     if as_json:
         return json.dumps([attrs.asdict(row) for row in rows], indent=2, ensure_ascii=False)
+    return _table_text(rows, ("setting", "value", "source", "meaning"))
+
+
+def help_text(groups: tuple[Any, ...]) -> str:
+    """What every option of these classes means, and its default, as a table."""
+    rows = [row for group in groups for row in rows_of(group, {})]
+    return _table_text(rows, ("option", DEFAULT, "meaning"))
+
+
+def _table_text(rows: list[SettingRow], titles: tuple[str, ...]) -> str:
     table = Table(box=None, pad_edge=False)
-    for title in ("setting", "value", "source"):
+    for title in titles:
         table.add_column(title, overflow="fold")
     for row in rows:
         style = None if row.source == DEFAULT else "bold"
-        table.add_row(row.option, _value_text(row), row.source, style=style)
+        source = () if DEFAULT in titles else (row.source,)
+        table.add_row(row.option, _value_text(row), *source, row.help, style=style)
     text = io.StringIO()
-    Console(file=text, width=_COLUMNS, markup=False).print(table)
+    width = shutil.get_terminal_size((_COLUMNS, 0)).columns
+    Console(file=text, width=width, markup=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -75,20 +88,19 @@ def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> It
     values = attrs.asdict(settings, recurse=False)
     for field in attrs.fields(type(settings)):
         value = values[field.name]
-        name = prefix + _option_name(field)
+        note = _note(field)
+        name = prefix + ("".join(note.name or ()) or field.name.replace("_", "-"))
         if attrs.has(type(value)):
             is_flat = FLAT in get_args(field.type)
             yield from rows_of(value, sources, prefix if is_flat else f"{name}.")
         else:
             hidden = "(set, not shown)" if value else value
             source = sources.get(name, DEFAULT)
-            yield SettingRow(name, value if field.repr else hidden, source, _unit(field.name))
+            shown = value if field.repr else hidden
+            yield SettingRow(name, shown, source, _unit(field.name), note.help or "")
 
 
-def _option_name(field: "attrs.Attribute[Any]") -> str:
-    """The name that its annotation gives, else its own."""
-    for note in get_args(field.type):
-        if isinstance(note, Parameter) and note.name:
-            (name,) = note.name
-            return str(name)
-    return field.name.replace("_", "-")
+def _note(field: "attrs.Attribute[Any]") -> Parameter:
+    """The name and words that its annotation gives."""
+    notes = [note for note in get_args(field.type) if isinstance(note, Parameter)]
+    return Parameter.combine(*notes)

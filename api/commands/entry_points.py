@@ -20,11 +20,16 @@ from .options import (
     KeyFileOptions,
     Model,
     ServeOptions,
+    group_of,
 )
 from .sources import SOURCES
 
 SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
 FILE, KEYS = FileOptions(), KeyFileOptions()
+HelpAll = Annotated[
+    bool,
+    Parameter(help="Show every option, rarer ones too.", group=group_of("help-all")),
+]
 
 
 def serve(
@@ -33,15 +38,21 @@ def serve(
     options: Annotated[Any, FLAT] = SERVE,
     keys: Annotated[KeyFileOptions, FLAT] = KEYS,
     file: Annotated[FileOptions, FLAT] = FILE,
+    help_all: HelpAll = False,
 ) -> None:
     """`triolet serve`."""
     import trio
 
-    from .exits import errors_as_sentences
+    from .exits import errors_as_sentences, print_whole
     from .plan import fetch_plan, make_plan, with_file_keys
     from .report import FirstSteps, make_server_report
     from .serve import serve as run_server
 
+    if help_all:
+        from .config_show import help_text
+
+        print_whole(help_text((SERVE, KEYS, FILE)))
+        return
     with errors_as_sentences():
         tree = with_file_keys(attrs.asdict(options), **attrs.asdict(keys))
         plan = make_plan(model, tree)
@@ -71,8 +82,10 @@ def run(
 
 
 def batch(
-    input: Annotated[pathlib.Path, Parameter(help="Requests, in OpenAI's format.")],
-    output: Annotated[pathlib.Path, Parameter(help="Answers; what is there goes on.")],
+    input: Annotated[
+        pathlib.Path, Parameter(help="Input file: requests in OpenAI's batch format.")
+    ],
+    output: Annotated[pathlib.Path, Parameter(help="Output file; an existing one is resumed.")],
     model: Model = None,
     /,
     *,

@@ -4,7 +4,7 @@ The command line's parser reads the annotations; `max_model_len` is `--max-model
 values fit together, `plan` and the settings check.
 """
 
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal
 
 import attrs
 from cyclopts import Group, Parameter
@@ -31,7 +31,7 @@ GROUPS = {
     "Memory": "kv-blocks prefix-cache",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
-    "Settings file": "config",
+    "Settings": "config help-all",
 }
 _GROUP_OF = {
     name: Group(title, sort_key=place)
@@ -43,9 +43,9 @@ _GROUP_OF = {
 def options_of(settings: type[Any]) -> Any:
     """Options class of a tree of settings; `attrs.asdict` of an instance is shaped as the tree.
 
-    A field with a sentence of help is an option. A class whose fields have such sentences stands
-    beside its neighbours, any other has dotted names, as `--limits.http.head-s`: in a file `head_s`
-    below `[serve.limits.http]`, in the environment `TRIOLET_LIMITS_HTTP_HEAD_S`.
+    A field with a sentence of help is an option. Those of a nested class stand beside their
+    neighbours, unless their names are dotted, as `--limits.http.head-s`: in a file `head_s` below
+    `[serve.limits.http]`, in the environment `TRIOLET_LIMITS_HTTP_HEAD_S`.
     """
     options: dict[str, Any] = {}
     for field in attrs.fields(settings):
@@ -54,9 +54,9 @@ def options_of(settings: type[Any]) -> Any:
             if field.metadata.get("help"):
                 options[field.name] = _option(field)
             continue
-        is_flat = any(each.metadata.get("help") for each in attrs.fields(kind))
-        kind = options_of(kind) if is_flat else kind
-        note: Any = Annotated[kind, FLAT if is_flat else RARE]
+        is_dotted = any("." in each.metadata.get("option", "") for each in attrs.fields(kind))
+        kind = options_of(kind)
+        note: Any = Annotated[kind, RARE if is_dotted else FLAT]
         options[field.name] = attrs.field(factory=kind, type=note)
     return attrs.make_class(f"OptionsOf{settings.__name__}", options, frozen=True, kw_only=True)
 
@@ -64,14 +64,13 @@ def options_of(settings: type[Any]) -> Any:
 def _option(field: "attrs.Attribute[Any]") -> Any:
     """The field as an option; a list may be given often, and is empty unless given."""
     metadata = field.metadata
-    name = metadata.get("option") or field.name.removesuffix("_s").replace("_", "-")
+    name = metadata.get("option", "").rpartition(".")[2]
+    name = name or field.name.removesuffix("_s").replace("_", "-")
     served = metadata.get("served")
     default = field.default if served is None else served
     more: dict[str, Any] = {}
-    if get_origin(field.type) is tuple:
-        more = {"negative": (), "show_default": False}
-    elif default is False or default == "":
-        more = {"negative": (), "show_default": False}  # what is said there, or nothing, is off
+    if default is True:
+        more["negative"] = f"--no-{name}"
     if not field.repr:
         more["env_var"] = "TRIOLET_" + name.replace("-", "_").upper()
     is_shown = not metadata.get("rare", False)
@@ -87,20 +86,24 @@ EngineOptions = options_of(EngineSettings)
 ServeOptions = options_of(ServerSettings)
 
 
-def _note(name: str, sentence: str, *, empty: bool = False, env_var: str = "") -> Parameter:
-    """`empty` where the default is nothing that could be shown."""
-    group = _GROUP_OF[name]
-    return Parameter(help=sentence, group=group, show_default=not empty, env_var=env_var or None)
+def group_of(name: str) -> Group:
+    """The group of `--help` that an option is in."""
+    return _GROUP_OF[name]
 
 
-# An option that may be given often, and has no word that empties it.
-_LIST = Parameter(negative=(), show_default=False)
+def _note(name: str, sentence: str, *, env_var: str = "") -> Parameter:
+    return Parameter(help=sentence, group=_GROUP_OF[name], env_var=env_var or None)
+
+
+MODEL_HELP = (
+    "Folder in Hugging Face format, or ORG/NAME or ORG/NAME@REVISION of the hub;"
+    " without it the bundled model."
+)
 # The positional argument of every command that has a model.
 Model = Annotated[
     str | None,
     Parameter(
-        help="Folder in Hugging Face format, or ORG/NAME or ORG/NAME@REVISION of the hub;"
-        " without it the bundled model.",
+        help=MODEL_HELP,
         group=_GROUP_OF["model"],
     ),
 ]
@@ -114,8 +117,7 @@ class FileOptions:
         str,
         _note(
             "config",
-            "Settings file in TOML: a table for each command, keys as the options' names.",
-            empty=True,
+            "Settings file in TOML: a table per command, with the options' names as keys.",
         ),
     ] = ""
 
@@ -126,13 +128,11 @@ class KeyFileOptions:
 
     api_key_file: Annotated[
         tuple[str, ...],
-        _note("api-key-file", "File of keys that clients may send, one a line; repeatable."),
-        _LIST,
+        _note("api-key-file", "File of API keys, one per line; repeatable."),
     ] = ()
     admin_key_file: Annotated[
         tuple[str, ...],
-        _note("admin-key-file", "File of admin keys, one a line; repeatable."),
-        _LIST,
+        _note("admin-key-file", "File of admin keys, one per line; repeatable."),
     ] = ()
 
 
@@ -140,15 +140,15 @@ class KeyFileOptions:
 class BatchOptions:
     """Who answers the requests of a batch. Raises `InvalidParameter`."""
 
-    in_flight: Annotated[int, _note("in-flight", "Maximum number of requests at once.")] = 64
+    in_flight: Annotated[int, _note("in-flight", "Maximum number of concurrent requests.")] = 64
     engines: Annotated[int, _note("engines", "Engine processes; each has the whole model.")] = 1
     url: Annotated[
         str,
-        _note("url", "Server to ask, as http://host:port; without it one is started.", empty=True),
+        _note("url", "Server to ask, as http://host:port; without it one is started."),
     ] = ""
-    api_key: Annotated[
-        str, _note("api-key", "Key to send.", empty=True, env_var="TRIOLET_API_KEY")
-    ] = attrs.field(default="", repr=False)
+    api_key: Annotated[str, _note("api-key", "Key to send.", env_var="TRIOLET_API_KEY")] = (
+        attrs.field(default="", repr=False)
+    )
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.in_flight <= 1024:
@@ -159,7 +159,7 @@ class BatchOptions:
 class ChatOptions:
     """How answers are drawn."""
 
-    system: Annotated[str, _note("system", "System message of the conversation.", empty=True)] = ""
+    system: Annotated[str, _note("system", "System message of the conversation.")] = ""
     temperature: Annotated[float, _note("temperature", "0 is greedy.")] = 0.7
-    max_tokens: Annotated[int, _note("max-tokens", "Longest answer, in tokens.")] = 256
+    max_tokens: Annotated[int, _note("max-tokens", "Maximum length of an answer, in tokens.")] = 256
     seed: Annotated[int | None, _note("seed", "Same seed, same answers.")] = None

@@ -5,7 +5,6 @@ an unknown architecture, an address that must not be open.
 """
 
 import ipaddress
-import math
 import os
 import pathlib
 import secrets
@@ -29,7 +28,6 @@ from ...runtime.processes.root import ServePlan
 from ..http.access import ANY, OriginPolicy
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import (
-    MERGE_MS_MAX,
     TRACES_PATH,
     ListenSettings,
     ServerSettings,
@@ -63,6 +61,7 @@ def make_plan(
     """
     runtime = options.get("runtime", {})
     _check_logs(runtime.get("logs", {}))
+    _check_ladder(runtime.get("times", {}).get("ladder", {}))
     engine = runtime.get("engine", {})
     name = next(iter(options.get("serve", {}).get("served_model_names", ())), "")
     found = hub_model(model, engine.get("revision", ""))
@@ -228,10 +227,7 @@ def _traces_of(serve: ServeSettings) -> str:
 
 
 def _check_edge(serve: ServeSettings) -> None:
-    """Limits, keys and names that every frontend would refuse, later and less clearly."""
-    check_numbers("limits", serve.limits)
-    if serve.limits.merge_ms > MERGE_MS_MAX:
-        raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
+    """Keys and names that every frontend would refuse, later and less clearly."""
     if not all(key.strip() for key in (*serve.api_keys, *serve.admin_keys)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
     if ANY in serve.allowed_hosts and ANY in serve.allowed_origins and not serve.api_keys:
@@ -254,20 +250,11 @@ def _check_logs(logs: Mapping[str, str]) -> None:
             )
 
 
-def check_numbers(name: str, limits: Any) -> None:
-    """Every limit of the tree is finite and above zero, or zero where that is the default.
-
-    Raises `InvalidParameter` with the dotted name.
-    """
-    declared = attrs.fields_dict(type(limits))
-    for field, value in attrs.asdict(limits, recurse=False).items():
-        dotted = f"{name}.{field}"
-        if value == 0 and declared[field].default == 0:
-            continue
-        if attrs.has(type(value)):
-            check_numbers(dotted, value)
-        elif isinstance(value, int | float) and not 0 < value < math.inf:
-            raise InvalidParameter(dotted, f"must be finite and above 0, not {value:g}")
+def _check_ladder(ladder: Mapping[str, float]) -> None:
+    """Raises `InvalidParameter` for a time that is negative."""
+    for name, seconds in ladder.items():
+        if seconds < 0:
+            raise InvalidParameter(f"ladder.{name}", f"must be at least 0, not {seconds:g}")
 
 
 def is_loopback(host: str) -> bool:

@@ -25,6 +25,7 @@ from cyclopts import (
     ArgumentCollection,
     CycloptsError,
     MissingArgumentError,
+    Parameter,
     UnknownOptionError,
     UnusedCliTokensError,
 )
@@ -150,6 +151,18 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CycloptsError(msg=f"{FILE_OPTION}: {path} is not TOML: {error}") from error
     return tables
+
+
+def default_text(value: object) -> str | None:
+    """A default as help shows it; what is off, or nothing, is not shown."""
+    return None if value is None or value is False or value in ("", ()) else str(value)
+
+
+# Of every option: where one is given twice the last one counts, as scripts that append expect. No
+# option negates but one that is on by default, and none empties a list.
+EVERY_OPTION = Parameter(
+    allow_repeating=True, negative_bool=(), negative_iterable=(), show_default=default_text
+)
 
 
 @attrs.define(eq=False)

@@ -54,9 +54,7 @@ FAULTS, SERVER, TARGET, REPORT = (
 class ChaosOptions:
     """One campaign. Raises `InvalidParameter`."""
 
-    seed: Annotated[
-        int, Parameter(group=FAULTS, help="What decides every fault and its moment.")
-    ] = 1
+    seed: Annotated[int, Parameter(group=FAULTS, help="Seed of the faults and their moments.")] = 1
     profile: Annotated[
         Profile | None,
         Parameter(
@@ -67,18 +65,18 @@ class ChaosOptions:
     ] = None
     faults: Annotated[
         int | None,
-        Parameter(group=FAULTS, help="How many, before the root's death: 300, or the profile's."),
+        Parameter(
+            group=FAULTS, help="Number of faults before the root is killed: 300, or the profile's."
+        ),
     ] = None
     minutes: Annotated[
         float | None,
-        Parameter(group=FAULTS, help="Stop making faults after this time; then the root dies."),
+        Parameter(group=FAULTS, help="Maximum minutes of faults; then the root is killed."),
     ] = None
-    engines: Annotated[int, Parameter(group=SERVER, help="Engines; two show that one may die.")] = 2
-    frontends: Annotated[
-        int, Parameter(group=SERVER, help="Frontends; two show that one may die.")
-    ] = 2
+    engines: Annotated[int, Parameter(group=SERVER, help="Number of engines.")] = 2
+    frontends: Annotated[int, Parameter(group=SERVER, help="Number of frontends.")] = 2
     executor: Annotated[
-        str, Parameter(group=SERVER, help="What computes, as of serve: null, native or torch.")
+        str, Parameter(group=SERVER, help="Executor, as of serve: null, native or torch.")
     ] = "null"
     step: Annotated[
         float, Parameter(group=SERVER, help="Seconds of a step of the null executor.")
@@ -89,25 +87,25 @@ class ChaosOptions:
     kv_blocks: Annotated[
         int,
         Parameter(
-            group=SERVER, help="Of each engine, as of serve; with few, replays meet a full cache."
+            group=SERVER, help="KV blocks of each engine; with few, replays meet a full cache."
         ),
     ] = 0
     unlike: Annotated[
         bool,
         Parameter(
             group=SERVER,
-            help="Its engines have different instruction sets, and no stream in common.",
+            help="Give the engines different instruction sets, so that they cannot share a stream.",
         ),
     ] = False
     only: Annotated[
         tuple[FaultKind, ...],
-        Parameter(group=FAULTS, help="Make faults of these kinds alone, not of all."),
+        Parameter(group=FAULTS, help="Make faults of these kinds only."),
     ] = ()
     disk: Annotated[
         bool,
         Parameter(
             group=FAULTS,
-            help="Its journals are on disk: which is full at times, and they are torn.",
+            help="Keep journals on a disk that is full at times, and tear them.",
         ),
     ] = False
     patience: Annotated[
@@ -118,24 +116,22 @@ class ChaosOptions:
         str,
         Parameter(
             group=TARGET,
-            help="Command line of another OpenAI-compatible server, whose processes are killed"
-            " instead, 20 times: what do its clients lose?",
+            help="Command line of another OpenAI-compatible server, to kill its processes instead"
+            " and count what its clients lose.",
         ),
     ] = ""
     target_url: Annotated[
-        str, Parameter(group=TARGET, help="Where the API of --target is, on this machine.")
+        str, Parameter(group=TARGET, help="Base URL of --target on this machine.")
     ] = "http://127.0.0.1:8000/v1"
     target_model: Annotated[
-        str, Parameter(group=TARGET, help="The model to ask it for: the first that it lists.")
+        str, Parameter(group=TARGET, help="Model to request; empty: the first that it lists.")
     ] = ""
     merge: Annotated[
         tuple[str, ...],
         Parameter(
             group=REPORT,
-            help="Run nothing: sum up the reports of sittings, which are files of --report, each"
-            " of another seed, and else of the same command on the same code.",
+            help="Run nothing; merge the report files of several runs that differ in their seed.",
             consume_multiple=True,
-            negative=(),
         ),
     ] = ()
     json: Annotated[
@@ -143,13 +139,16 @@ class ChaosOptions:
         Parameter(
             group=REPORT,
             name=("--json", "--report"),
-            help="Write what it found as JSON to this file, or to stdout: -",
+            help="Write the report as JSON to this file, or to stdout: -",
             allow_leading_hyphen=True,
         ),
     ] = ""
     picture: Annotated[
         str,
-        Parameter(group=REPORT, help="Draw streams and faults over time, as SVG, to this file."),
+        Parameter(
+            group=REPORT,
+            help="Write a picture of streams and faults over time to this file, as SVG.",
+        ),
     ] = ""
 
     def __attrs_post_init__(self) -> None:

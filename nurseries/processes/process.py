@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -37,15 +37,20 @@ EXIT_HANDED_OVER = 73
 OOM_LOOK_S = 15.0
 
 
+def _rung(default: float, option: str, help: str) -> Any:
+    note = {"option": f"ladder.{option}", "help": help, "rare": True}
+    return attrs.field(default=default, validator=attrs.validators.ge(0), metadata=note)
+
+
 @attrs.frozen
 class LadderTimes:
     """Seconds to wait on each step before the next one; their sum bounds every shutdown."""
 
-    ask_s: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
-    terminate_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    ask_s: float = _rung(0.5, "ask-s", "Seconds for a process to end when asked, before SIGTERM.")
+    terminate_s: float = _rung(1.0, "terminate-s", "Seconds after SIGTERM, before SIGKILL.")
     # A killed process gives its memory back before it is gone: seconds for a hundred GiB, or on a
     # machine that is short of processors.
-    kill_s: float = attrs.field(default=10.0, validator=attrs.validators.ge(0))
+    kill_s: float = _rung(10.0, "kill-s", "Seconds from SIGKILL until a process counts as stuck.")
 
 
 @attrs.frozen

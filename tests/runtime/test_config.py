@@ -27,12 +27,12 @@ ENGINE = EngineSettings(model="m")
         (lambda: RuntimeSettings(engine=ENGINE, spare_engines=100_000), "spare_engines"),
         (lambda: RuntimeSettings(engine=ENGINE, frontends=-1), "frontends"),
         (lambda: RuntimeSettings(engine=ENGINE, generation_config="x"), "generation_config"),
-        (lambda: AdmissionLimits(active_requests_max=0), "active_requests_max"),
-        (lambda: AdmissionLimits(retry_after_s=math.nan), "retry_after_s"),
-        (lambda: InputLimits(threads=0), "threads"),
-        (lambda: InputLimits(threads=1.5), "threads"),  # type: ignore[arg-type]
+        (lambda: AdmissionLimits(active_requests_max=0), "admission.active_requests_max"),
+        (lambda: AdmissionLimits(retry_after_s=math.nan), "admission.retry_after_s"),
+        (lambda: InputLimits(threads=0), "input.threads"),
+        (lambda: InputLimits(threads=1.5), "input.threads"),  # type: ignore[arg-type]
         (lambda: RuntimeTimes(grace_s="1"), "grace_s"),  # type: ignore[arg-type]
-        (lambda: StreamSettings(window_tokens=0), "window_tokens"),
+        (lambda: StreamSettings(window_tokens=0), "streams.window_tokens"),
         (lambda: RuntimeTimes(grace_s=math.inf), "grace_s"),
         (lambda: SupervisionSettings(backoff_max_s=0.01), "backoff_max_s"),
     ],

@@ -111,7 +111,7 @@ def test_rare_options_reach_the_settings() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])
 def test_limits_are_finite_and_above_zero(wrong: float) -> None:
-    with pytest.raises(InvalidParameter, match="above 0") as caught:
+    with pytest.raises(InvalidParameter, match=r"must be at least 0\.001") as caught:
         plan_of(serve={"limits": {"http": {"head_s": wrong}}})
     assert caught.value.parameter == "limits.http.head_s"
 

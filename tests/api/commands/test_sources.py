@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -138,11 +139,13 @@ def test_a_wrong_word_or_variable_is_a_usage_error(
 def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
     """So that a source that is noted under a name is found under it."""
     groups = (ServeOptions(), KeyFileOptions())
-    names = {row.option for group in groups for row in rows_of(group, {})}
+    rows = [row for group in groups for row in rows_of(group, {})]
+    assert [row.option for row in rows if not row.help] == []
+    names = {row.option for row in rows}
     arguments = app["serve"].assemble_argument_collection()
     leaves = {argument.name for argument in arguments if not argument.children}
     assert names <= leaves
-    assert leaves - names == {"--model", "--config"}
+    assert leaves - names == {"--model", "--config", "--help-all"}
 
 
 def test_every_table_is_a_command() -> None:
@@ -165,10 +168,10 @@ def show(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_table_names_value_and_source(capsys: pytest.CaptureFixture[str]) -> None:
     out = show(["FOLDER", "--port", "9", "--api-key", "secret"], capsys)
     rows = {line.split()[0]: line for line in out.splitlines()}
-    assert rows["MODEL"].split()[1:] == ["FOLDER", "command", "line"]
-    assert rows["--port"].split()[1:] == ["9", "command", "line"]
-    assert rows["--resume-keep"].split()[1:] == ["60.0", "s", "default"]
-    assert rows["--host"].split()[1:] == ["127.0.0.1", "default"]
+    assert rows["MODEL"].split()[1:4] == ["FOLDER", "command", "line"]
+    assert rows["--port"].split()[1:4] == ["9", "command", "line"]
+    assert rows["--resume-keep"].split()[1:4] == ["60.0", "s", "default"]
+    assert re.split("  +", rows["--host"])[1:] == ["127.0.0.1", "default", "Address to listen on."]
     assert "secret" not in out
 
 
@@ -182,8 +185,21 @@ def test_the_same_as_json(
         "value": 60.0,
         "source": "environment, TRIOLET_LIMITS_SOCKET_AGE_S",
         "unit": "s",
+        "help": "Seconds after which a socket is closed.",
     }
     assert rows["MODEL"]["source"] == "default"
+
+
+def test_help_all_has_every_option_with_its_default_and_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        run_words(["serve", "--port", "9", "--help-all"])
+    rows = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["option", "default", "meaning"]
+    assert ["--port", "8000", "Port to listen on; 0 lets the system choose."] in rows
+    assert ["--ladder.kill-s", "10.0 s"] in [row[:2] for row in rows]
 
 
 # ---- types
