@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from ....api.http import held, stream
-from ....api.serving import connection, takeover
+from ....api.serving import takeover
 from ....engine.core.engine_core import EngineCore
 from ....engine.messages import AddRequest
 from ....engine.process import inproc
@@ -197,7 +197,7 @@ def _simulated(world: TakeoverWorld) -> Iterator[None]:
         (held_connections, "resource", limits),
         (held_connections, "create_slot_memory", lambda rank: rank),
         (held_connections, "free_slot", lambda *asked: world.root.free_slot(*asked)),
-        (connection, "ConnectionSlot", WatchedSlot),
+        (held, "ConnectionSlot", WatchedSlot),
         (takeover, "ConnectionSlot", WatchedSlot),
         (memory, "os", slots),
         (slot, "INPUT_BYTES", INPUT_BYTES_SIMULATED),
