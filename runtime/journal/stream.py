@@ -10,6 +10,7 @@ import attrs
 
 from ...engine.messages import AddRequest, RequestOutput, TokenLogprobs
 from ...transports.links.channel import Peer
+from .logprob_columns import LogprobColumns
 from .records import (
     AdmissionHead,
     AdmissionRecord,
@@ -36,7 +37,7 @@ class JournalChoice:
     # How many tokens it had when an engine with another numerics id first went on with it, if any.
     inexact_from: int | None = None
     # Of the tokens in order, where they were asked for.
-    logprobs: list[TokenLogprobs] = attrs.field(factory=list)
+    logprobs: LogprobColumns = attrs.field(factory=LogprobColumns)
     prompt_logprobs: TokenLogprobs | None = None
     cached_tokens: int = 0  # as the first engine said
     client_credit: int = 0
@@ -94,7 +95,7 @@ class JournalChoice:
             bitwise=self.bitwise,
             inexact_from=self.inexact_from,
             token_ids=list(self.token_ids),
-            logprobs=list(self.logprobs),
+            logprobs=[part for _, part in self.logprobs.parts()],
             prompt_logprobs=self.prompt_logprobs,
             cached_tokens=self.cached_tokens,
             client_credit=self.client_credit,
@@ -120,7 +121,7 @@ class JournalChoice:
             numerics_id=said.numerics_id,
             bitwise=said.bitwise,
             inexact_from=said.inexact_from,
-            logprobs=list(said.logprobs),
+            logprobs=LogprobColumns.of(said.logprobs),
             prompt_logprobs=said.prompt_logprobs,
             cached_tokens=said.cached_tokens,
             client_credit=said.client_credit,

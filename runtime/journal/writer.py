@@ -51,7 +51,7 @@ TURN_BYTES = 64 * 1024
 # Of small streams, so many are cleaned at a turn.
 TURN_STREAMS_MAX = 16
 # At most, of a token in a snapshot; of a logprob with its token and rank; and of the names of their
-# fields, as the logprobs of an output that came alone are an object of their own.
+# fields, as logprobs are one object.
 _TOKEN_BYTES = 5
 _LOGPROB_BYTES = 12
 _FIELDS_BYTES = 48
@@ -331,5 +331,5 @@ def _worst_bytes(request: AddRequest, prompt_tokens: int) -> int:
         (sampling.prompt_logprobs, prompt_tokens),
     ):
         if logprobs is not None:
-            size += (_FIELDS_BYTES + _LOGPROB_BYTES * (1 + logprobs)) * tokens
+            size += _FIELDS_BYTES + _LOGPROB_BYTES * (1 + logprobs) * tokens
     return size

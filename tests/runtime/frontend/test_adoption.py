@@ -130,6 +130,19 @@ async def test_every_kind_of_stream_goes_on_as_if_nothing_had_happened(
             await bed.wait_quiet()
 
 
+async def test_old_tokens_with_logprobs_are_one_output(null_folder: pathlib.Path) -> None:
+    """An output for each would be most of what a successor does before it is ready."""
+    kinds = {"logprobs": KINDS["logprobs"]}
+    async with (
+        open_journaled(null_folder) as bed,
+        begun(bed, kinds),
+        adopted(bed) as (_, streams),
+    ):
+        (flow,) = streams["logprobs"].generation.flows
+        (output,) = flow.collector._waiting
+        assert len(output.token_ids) == len(output.logprobs) == WINDOW_TOKENS
+
+
 async def test_ends_of_adopted_streams_are_reported_to_a_later_owner(
     null_folder: pathlib.Path,
 ) -> None:

@@ -114,7 +114,7 @@ def test_an_end_of_the_engine_comes_with_what_it_says() -> None:
     streams.handle_own(ClientCredit("a#0", 5), 0, 0)
     choice = choice_of(streams, "a#0")
     assert (choice.token_ids, choice.cached_tokens) == ([4, 2], 16)
-    assert (choice.logprobs, choice.prompt_logprobs) == ([LOGPROBS], LOGPROBS)
+    assert (choice.logprobs.parts(), choice.prompt_logprobs) == ([(1, LOGPROBS)], LOGPROBS)
     assert choice.engine_end is not None
     assert (choice.engine_end.stop_token_id, choice.engine_end.complete) == (2, True)
     assert (choice.attempt, choice.client_credit, choice.peer) == (1, 0, None)

@@ -13,6 +13,7 @@ from triolet.fuzz.doubles.journal_acts import ACTS, Act, apply
 from triolet.fuzz.doubles.journal_memory import Freed, NotedMemory, Published, left_by
 from triolet.fuzz.doubles.journal_world import JournalWorld, Parts
 from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
+from triolet.runtime.journal.logprob_columns import LogprobColumns
 from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import (
     BEGIN_AT,
@@ -175,13 +176,13 @@ def test_many_small_values_pin_about_twice_of_what_they_need() -> None:
 
 
 def test_what_a_stream_may_need_is_what_its_snapshot_may_be() -> None:
-    """With logprobs of tokens that came one by one."""
+    """With logprobs."""
     tokens, top = 300, 2
     asked = attrs.evolve(request("a#0", max_tokens=tokens).sampling, logprobs=top)
     small = attrs.evolve(admission("a"), requests=[attrs.evolve(request("a#0"), sampling=asked)])
     one = TokenLogprobs(1 + top, b"i" * 4 * (1 + top), b"l" * 4 * (1 + top), b"r" * 4)
     (choice,) = choices_of(Snapshot(admission=small, choices=[ChoiceSnapshot()]))
-    choice.token_ids, choice.logprobs = [2**31 - 1] * tokens, [one] * tokens
+    choice.token_ids, choice.logprobs = [2**31 - 1] * tokens, LogprobColumns.of([one] * tokens)
     size = len(encode_own(JournalStream(small, [choice]).snapshot()))
     for bound, is_refused in ((size, True), (2 * size, False)):
         _, writer = open_writer(limits=JournalLimits(stream_bytes_max=bound))
