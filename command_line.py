@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
+from .api.commands.peer_options import our_words
 from .api.commands.sources import (
     EVERY_OPTION,
     SOURCES,
@@ -177,7 +178,13 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
 
 def run_words(words: list[str] | None) -> None:
     """Run the command that `words` (or the program's arguments) say."""
+    words = sys.argv[1:] if words is None else words
     try:
+        if words[:1] == ["serve"]:
+            ours, notes = our_words(words[1:])
+            words = ["serve", *ours]
+            for note in notes:
+                print(f"triolet: warning: {note}", file=sys.stderr)
         app(words, exit_on_error=False, print_error=False)
     except (CycloptsError, InvalidParameter) as error:  # the latter of an options class
         from .api.commands.exits import EXIT_USAGE, sentence

@@ -210,6 +210,16 @@ class NotAModelFolder(ModelFolderError):
 
 
 @attrs.frozen
+class ModelUnserved(ModelFolderError):
+    """A sound folder of a model that there is no code for: which field of its config says so."""
+
+    code: ClassVar[str] = "model_unserved"
+    sentence: ClassVar[str] = (
+        "{self.path}: {self.reason}. Nothing is wrong with the folder; choose another model"
+    )
+
+
+@attrs.frozen
 class BootRefused(EngineError):
     """A process could not start for a cause that no restart cures, such as a broken model file.
 

@@ -228,6 +228,10 @@ class RuntimeSettings:
         one_of=(GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE),
         help="Defaults of sampling parameters: auto: the model's generation_config.json; or none.",
     )
+    # Read at each start of a frontend, as the model's own is.
+    chat_template: str = setting(
+        "", help="File with a chat template, to use in place of the model's own."
+    )
     engine: EngineSettings
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
     # People look away after ten seconds, and clients that mind give up: what begins later is

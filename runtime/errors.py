@@ -93,8 +93,9 @@ class ChatTemplateMissing(InvalidRequest):
 
     code: ClassVar[str] = "chat_template_missing"
     sentence: ClassVar[str] = (
-        "the model's folder has no chat template (chat_template.jinja, or chat_template in"
-        " tokenizer_config.json); send the prompt as text or as token ids"
+        "the model has no chat template (chat_template.jinja, or chat_template in"
+        " tokenizer_config.json), and the server was given none (--chat-template); send the prompt"
+        " as text or as token ids"
     )
 
 
@@ -128,6 +129,9 @@ class ChatTemplateBroken(ModelFolderError):
     """The template of the model folder does not compile: which path, and where in it."""
 
     code: ClassVar[str] = "chat_template_broken"
+    sentence: ClassVar[str] = (
+        "{self.path}: {self.reason}. Correct it, or give another one (--chat-template)"
+    )
 
 
 @attrs.frozen

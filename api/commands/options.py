@@ -20,7 +20,8 @@ RARE = Parameter(show=False)
 FLAT = Parameter(name="*")
 # Groups of `--help`, in this order. A setting without a group must be `rare`.
 GROUPS = {
-    "Model": "model revision served-model-name generation-config reasoning-parser max-model-len",
+    "Model": "model revision served-model-name generation-config reasoning-parser chat-template"
+    " max-model-len",
     "Conversation": "system temperature max-tokens seed",
     "Batch": "in-flight url",
     "Server": "host port api-key api-key-file admin-key admin-key-file allowed-host allowed-origin"

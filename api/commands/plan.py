@@ -65,6 +65,8 @@ def make_plan(
     engine = runtime.get("engine", {})
     name = next(iter(options.get("serve", {}).get("served_model_names", ())), "")
     found = hub_model(model, engine.get("revision", ""))
+    if file := runtime.get("chat_template", ""):
+        runtime = {**runtime, "chat_template": _absolute("chat_template", file)}
     if found is None:
         folder, name = _folder_and_name(model, name)
         engine = {**engine, "model": folder}
@@ -163,6 +165,14 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
         return str(bundled_model_folder()), model_name or BUNDLED_MODEL_NAME
     folder = pathlib.Path(model).resolve()
     return str(folder), model_name or folder.name
+
+
+def _absolute(option: str, file: str) -> str:
+    """The path of a file that there is. Raises `InvalidParameter`."""
+    path = pathlib.Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise InvalidParameter(option, f"is not a file: {path}")
+    return str(path)
 
 
 def _check_frontends(count: int) -> None:

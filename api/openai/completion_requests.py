@@ -185,7 +185,7 @@ CHAT = Body(
         "audio": Field(Unserved(NEVER, "audio is not served")),
         "prediction": Field(Unserved(NEVER, "predictions are not served")),
         "web_search_options": Field(Unserved(NEVER, "web search is not served")),
-        "chat_template": Field(Unserved(NEVER, "templates come from the model folder alone")),
+        "chat_template": Field(Unserved(NEVER, "the server has its template (--chat-template)")),
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
         "enable_thinking": ENABLE_THINKING,
         "reasoning_effort": EFFORT,

@@ -34,7 +34,7 @@ TOKENIZE = Body(
         ),
         "continue_final_message": Field(Unserved(IS_EMPTY, "an answer begins a new message")),
         "tools": Field(TOOLS, "Functions that the template shows; with `messages`."),
-        "chat_template": Field(Unserved(NEVER, "templates come from the model folder alone")),
+        "chat_template": Field(Unserved(NEVER, "the server has its template (--chat-template)")),
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
     },
     alternatives=TOKENIZE_ALTERNATIVES,

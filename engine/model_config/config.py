@@ -237,7 +237,9 @@ def _architecture(fields: ConfigFields) -> str:
     names = fields.values.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in list(ARCHITECTURES):
         served = ", ".join(ARCHITECTURES)
-        raise fields.fault("architectures", f"{names!r:.80} are not served: {served} are")
+        if isinstance(names, list) and len(names) == 1:
+            raise fields.unserved("architectures", f"{names[0]!s:.80} is not served: {served} are")
+        raise fields.fault("architectures", f"must be a list of one name, not {names!r:.80}")
     return str(names[0])
 
 
@@ -277,25 +279,27 @@ def _refuse_variants(fields: ConfigFields, architecture: str) -> None:
     """What another implementation may make of a folder, and this engine does not."""
     if architecture in (MISTRAL, QWEN2) and fields.flag("attention_bias"):
         # Qwen2 has its biases by default, and none on attention's output.
-        raise fields.fault("attention_bias", f"is not served with {architecture}")
+        raise fields.unserved("attention_bias", f"is not served with {architecture}")
     if architecture != LLAMA and fields.flag("mlp_bias"):
-        raise fields.fault("mlp_bias", f"is not served with {architecture}")
+        raise fields.unserved("mlp_bias", f"is not served with {architecture}")
     if architecture in GEMMAS:
         _refuse_gemma_variants(fields)
     elif fields.values.get("hidden_act", SILU) != SILU:
-        raise fields.fault("hidden_act", f"is not served: only {SILU} is")
+        raise fields.unserved("hidden_act", f"is not served: only {SILU} is")
     if fields.values.get("quantization_config") is not None:
-        raise fields.fault("quantization_config", "is not served: use unquantised weights")
+        raise fields.unserved("quantization_config", "is not served: use unquantised weights")
 
 
 def _refuse_gemma_variants(fields: ConfigFields) -> None:
     if fields.values.get("hidden_activation") != GELU_TANH:
-        raise fields.fault("hidden_activation", f"is not served: only {GELU_TANH} is")
+        raise fields.unserved("hidden_activation", f"is not served: only {GELU_TANH} is")
     # No Gemma 3 has it, and `transformers` does not look at it there.
     if fields.values.get("attn_logit_softcapping") is not None:
-        raise fields.fault("attn_logit_softcapping", "is not served with Gemma 3")
+        raise fields.unserved("attn_logit_softcapping", "is not served with Gemma 3")
     if fields.values.get("use_bidirectional_attention") not in (None, False):
-        raise fields.fault("use_bidirectional_attention", "is not served: only causal models are")
+        raise fields.unserved(
+            "use_bidirectional_attention", "is not served: only causal models are"
+        )
 
 
 def _windows(fields: ConfigFields, architecture: str) -> tuple[int, ...]:
@@ -316,11 +320,11 @@ def _windows(fields: ConfigFields, architecture: str) -> tuple[int, ...]:
         return tuple(NO_WINDOW if index < first else window for index in range(layers))
     if has_window and architecture == QWEN3_MOE and fields.values.get("max_window_layers"):
         # Releases of `transformers` differ in whether they look at it.
-        raise fields.fault("max_window_layers", f"is not served with {architecture}")
+        raise fields.unserved("max_window_layers", f"is not served with {architecture}")
     if has_window and architecture == LLAMA:
-        raise fields.fault("sliding_window", f"is not served with {architecture}")
+        raise fields.unserved("sliding_window", f"is not served with {architecture}")
     if types is not None:
-        raise fields.fault("layer_types", f"are not served with {architecture}")
+        raise fields.unserved("layer_types", f"are not served with {architecture}")
     return (window,) * layers
 
 

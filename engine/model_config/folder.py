@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..errors import SHORTAGES, ModelFolderError, NotAModelFolder
+from ..errors import SHORTAGES, ModelFolderError, ModelUnserved, NotAModelFolder
 
 CONFIG_FILE = "config.json"
 # The largest config.json among popular models is below 100 kB (long lists of layer types).
@@ -36,6 +36,10 @@ class ConfigFields:
     def fault(self, name: str, reason: str) -> ModelFolderError:
         """The error that says what is wrong with the field `name`."""
         return ModelFolderError(self.path, f"{name} {reason}")
+
+    def unserved(self, name: str, reason: str) -> ModelUnserved:
+        """The error that says which value of the field `name` there is no code for."""
+        return ModelUnserved(self.path, f"{name} {reason}")
 
     def integer(
         self, name: str, largest: int, *, least: int = 1, default: int | None = None

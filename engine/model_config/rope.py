@@ -70,7 +70,7 @@ def read_rope(fields: ConfigFields, max_positions: int) -> Rope:
     rope = _rope_fields(fields)
     for source in (fields, rope):
         if source.number("partial_rotary_factor", default=1.0) != 1.0:
-            raise source.fault("partial_rotary_factor", "is not served: only 1 is")
+            raise source.unserved("partial_rotary_factor", "is not served: only 1 is")
     theta = rope.number(
         "rope_theta", least=1.001, default=fields.number("rope_theta", default=THETA_DEFAULT)
     )
@@ -88,7 +88,7 @@ def read_rope(fields: ConfigFields, max_positions: int) -> Rope:
         case "yarn":
             return Rope(theta, _yarn(rope, max_positions))
         case kind:
-            raise rope.fault("rope_type", f"{kind!r:.40} is not served: {SERVED} are")
+            raise rope.unserved("rope_type", f"{kind!r:.40} is not served: {SERVED} are")
 
 
 def read_window_ropes(fields: ConfigFields, max_positions: int) -> tuple[Rope, Rope]:
@@ -131,7 +131,7 @@ def stretched_length(fields: ConfigFields, max_positions: int) -> int:
 def _rope_fields(fields: ConfigFields) -> ConfigFields:
     values = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
     if any(isinstance(value, dict) for value in values.values()):
-        raise fields.fault("rope_parameters", "that differ between layers are not served")
+        raise fields.unserved("rope_parameters", "that differ between layers are not served")
     return ConfigFields(fields.path, values)
 
 

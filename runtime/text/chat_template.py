@@ -70,14 +70,15 @@ class ChatTemplate:
         folder: str | pathlib.Path,
         special_tokens: Mapping[str, str],
         *,
+        file: str = "",
         now: Now = datetime.datetime.now,
     ) -> Self:
-        """Read `chat_template.jinja`, or else `chat_template` of `tokenizer_config.json`.
+        """Read `file`, else `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`.
 
         `now` is what templates that print a date ask. Raises `ChatTemplateMissing`;
         `ChatTemplateBroken` when one does not compile; `ModelFolderError` for unreadable files.
         """
-        sources = _sources(pathlib.Path(folder))
+        sources = {DEFAULT: _text(pathlib.Path(file))} if file else _sources(pathlib.Path(folder))
         environment = _make_environment(now)
         templates = {}
         for name, source in sources.items():
@@ -87,10 +88,10 @@ class ChatTemplate:
                 template.globals = dict(template.globals)
             except jinja2.TemplateSyntaxError as error:
                 reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
-                raise ChatTemplateBroken(str(folder), reason) from error
+                raise ChatTemplateBroken(file or str(folder), reason) from error
             except (*_TRIPS, SyntaxError, MemoryError) as error:  # nested too deep, or so
                 reason = f"the chat template cannot be compiled: {type(error).__name__}: {error}"
-                raise ChatTemplateBroken(str(folder), reason) from error
+                raise ChatTemplateBroken(file or str(folder), reason) from error
         return cls(templates, special_tokens, sources.get(TOOL_USE, sources[DEFAULT]))
 
     def render(
@@ -188,10 +189,7 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
     own = folder / "chat_template.jinja"
     settings = folder / "tokenizer_config.json"
     if own.exists():
-        try:
-            return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode("utf-8-sig")}
-        except UnicodeDecodeError as error:
-            raise ModelFolderError(own, f"is not UTF-8: {error}") from error
+        return {DEFAULT: _text(own)}
     declared = None
     if settings.exists():
         declared = read_object(settings, SETTINGS_BYTES_MAX).get("chat_template")
@@ -203,6 +201,13 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
             if DEFAULT in named:
                 return named
     raise ChatTemplateMissing
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return read_bytes(path, TEMPLATE_BYTES_MAX).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelFolderError(path, f"is not UTF-8: {error}") from error
 
 
 def _named(entry: object) -> tuple[str, str]:

@@ -96,7 +96,8 @@ class InputProcessor:
         model = load_model_limits(folder)
         tokenizer = Tokenizer.load(folder)
         try:
-            chat_template = ChatTemplate.load(folder, tokenizer.special_tokens)
+            file = settings.chat_template
+            chat_template = ChatTemplate.load(folder, tokenizer.special_tokens, file=file)
         except ChatTemplateMissing:
             chat_template = None
         generation = GenerationConfig()

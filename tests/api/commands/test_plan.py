@@ -273,6 +273,17 @@ def test_torch_that_is_not_installed_is_refused_before_a_spawn(
     plan_of()
 
 
+def test_a_chat_template_is_named_by_its_path_and_must_be_there(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "template.jinja"
+    with pytest.raises(InvalidParameter, match="chat_template is not a file"):
+        plan_of(chat_template=str(file))
+    file.write_text("{{ messages[0].content }}")
+    monkeypatch.chdir(tmp_path)
+    assert plan_of(chat_template="template.jinja").settings.chat_template == str(file)
+
+
 def test_a_cache_that_is_shorter_than_the_model_is_warned_of() -> None:
     assert not short_cache(plan_of().settings.engine)
     warning = short_cache(plan_of(engine={"kv_blocks": 1}).settings.engine)

@@ -121,6 +121,16 @@ def test_a_byte_order_mark_is_not_in_the_prompt(tmp_path: pathlib.Path) -> None:
     assert ChatTemplate.load(tmp_path, {}).render([]) == "Hi"
 
 
+def test_a_file_takes_the_place_of_the_folder_s_own(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("own")
+    file = tmp_path / "other.jinja"
+    file.write_text("given")
+    assert ChatTemplate.load(tmp_path, {}, file=str(file)).render([]) == "given"
+    file.write_text("{% if %}")
+    with pytest.raises(ChatTemplateBroken, match=r"other\.jinja.*line 1.*--chat-template"):
+        ChatTemplate.load(tmp_path, {}, file=str(file))
+
+
 def test_words_of_a_refusal_are_not_logged(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
