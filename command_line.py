@@ -99,7 +99,7 @@ app.command(
 
 @app.command
 def tree(
-    run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None,
+    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
     *,
     json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False,
 ) -> None:
@@ -114,7 +114,9 @@ def tree(
 
 
 @app.command
-def top(run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None) -> None:
+def top(
+    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
+) -> None:
     """Watch the processes of a running server: what they do, CPU, memory, deaths as they happen.
 
     Keys: arrows choose a process, `k` kills it when you confirm it, `s` stops it, `c` continues it,
@@ -132,7 +134,7 @@ def top(run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] 
 
 @app.command
 def restart(
-    run: Annotated[str | None, Parameter(help="Run id or a prefix of it.")] = None,
+    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
     *,
     engine: Annotated[int | None, Parameter(help="Rank of the engine to restart.")] = None,
     frontend: Annotated[int | None, Parameter(help="Rank of the frontend to restart.")] = None,

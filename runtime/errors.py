@@ -206,14 +206,14 @@ class RequestFailed(EngineError):
 class RunNotFound(Exception):
     """No running server, or not exactly one, matches; `running` has a line for each there is."""
 
-    run_id: str
+    named: str
     running: tuple[str, ...]
 
     def __str__(self) -> str:
         if not self.running:
             return "no server of this user is running; start one with `triolet serve`"
-        fault = f"not exactly one id begins with {self.run_id!r}: " if self.run_id else ""
-        ask = f"{fault}name one of the running servers by its id, or by the beginning of that:"
+        fault = f"not exactly one is, or begins with, {self.named!r}: " if self.named else ""
+        ask = f"{fault}name one of the running servers by its port, its address or its id:"
         return "\n  ".join((ask, *self.running))
 
 

@@ -223,7 +223,7 @@ async def test_of_two_servers_one_must_be_named() -> None:
     async with running("ab12"), running("cd34"):
         with pytest.raises(RunNotFound, match=r"(?s)name one of .* ab12 .* cd34 "):
             await tree_text(None, as_json=False)
-        with pytest.raises(RunNotFound, match="not exactly one id begins with 'x'"):
+        with pytest.raises(RunNotFound, match="not exactly one is, or begins with, 'x'"):
             await tree_text("x", as_json=False)
         assert await tree_text("cd", as_json=False)
 

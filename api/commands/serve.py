@@ -39,7 +39,8 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     _allow_descriptors()
     if not plan.settings.core_dumps:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    set_title(f"root of {plan.settings.model_name}")
+    port = f" on port {plan.port}" if plan.port else ""
+    set_title(f"root of {plan.settings.model_name}{port}")
     become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, partial(_report, plan, on_event))
     stop = trio.CancelScope()

@@ -60,17 +60,15 @@ def _read_files() -> dict[str, StaticFile]:
 
 
 FILES = _read_files()
+RUNNING = b"Triolet is running. GET /docs lists the API, GET /health says how it is.\n"
 
 
 async def get_page(call: Call) -> None:
-    """`GET /`: the page, for browsers.
-
-    Raises `ApiError` 404 for other clients.
-    """
-    if "text/html" not in (call.header("accept") or ""):
-        message = "There is no route '/' but for browsers; GET /docs shows what there is"
-        raise ApiError(404, message, "route_not_found")
-    await _answer(call, FILES[INDEX])
+    """`GET /`: the page for browsers, and a line for health checkers and curl."""
+    if "text/html" in (call.header("accept") or ""):
+        await _answer(call, FILES[INDEX])
+    else:
+        await call.connection.answer(200, RUNNING, content_type="text/plain; charset=utf-8")
 
 
 async def get_page_file(call: Call) -> None:

@@ -113,16 +113,17 @@ def remove_stale(base: pathlib.Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def find_run(run_id: str | None = None) -> RunFolder:
-    """The running server with this id, or the only one there is.
+def find_run(named: str | None = None) -> RunFolder:
+    """The running server with this port, address or beginning of an id, or the only one there is.
 
     Raises `RunNotFound`, saying which runs there are.
     """
     live = live_runs()
-    matching = [f for f in live if run_id is None or f.facts.run_id.startswith(run_id)]
+    matching = [folder for folder in live if named and named in _addresses(folder.facts)]
+    matching = matching or [f for f in live if f.facts.run_id.startswith(named or "")]
     if len(matching) == 1:
         return matching[0]
-    raise RunNotFound(run_id or "", tuple(_line_of(folder.facts) for folder in live))
+    raise RunNotFound(named or "", tuple(_line_of(folder.facts) for folder in live))
 
 
 def live_runs() -> list[RunFolder]:
@@ -130,6 +131,12 @@ def live_runs() -> list[RunFolder]:
     base = base_folder()
     paths = sorted(base.iterdir()) if base.is_dir() else []
     return [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
+
+
+def _addresses(facts: RunFacts) -> tuple[str, ...]:
+    """The port, host and port, and URL of a run."""
+    host_and_port = facts.url.partition("://")[2]
+    return host_and_port.rpartition(":")[2], host_and_port, facts.url, f"{facts.url}/"
 
 
 def _line_of(facts: RunFacts) -> str:

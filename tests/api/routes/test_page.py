@@ -2,7 +2,7 @@
 
 import pytest
 
-from triolet.api.routes.page import FILES, INDEX, TYPES, StaticFile
+from triolet.api.routes.page import FILES, INDEX, RUNNING, TYPES, StaticFile
 
 from ..fakes import make_application, open_client
 
@@ -16,11 +16,12 @@ async def test_a_browser_gets_the_page_without_a_key() -> None:
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-async def test_other_clients_get_a_404_as_json() -> None:
-    async with open_client(make_application()) as client:
+async def test_other_clients_get_a_line_that_says_where_to_look() -> None:
+    async with open_client(make_application(api_keys=("k",))) as client:
         for headers in ({}, {"accept": "*/*"}, {"accept": "application/json"}):
             answer = await client.request("GET", "/", headers=headers)
-            assert (answer.status, answer.error["code"]) == (404, "route_not_found")
+            assert (answer.status, answer.body) == (200, RUNNING)
+            assert answer.headers["content-type"].startswith("text/plain")
 
 
 async def test_each_file_is_there_and_nothing_else() -> None:

@@ -58,8 +58,10 @@ def test_two_runs_must_be_told_apart() -> None:
         lines = str(caught.value).splitlines()[1:]
         forms = [r"  aa  http://x:1  m, up for \d+ (s|min|h)", r"  bb  http://x:2  n, up for "]
         assert all(re.match(form, line) for form, line in zip(forms, lines, strict=True))
-        with pytest.raises(RunNotFound, match="not exactly one id begins with 'c'"):
+        with pytest.raises(RunNotFound, match="not exactly one is, or begins with, 'c'"):
             find_run("c")
+        for address in ("2", "x:2", "http://x:2", "http://x:2/"):
+            assert find_run(address).facts.run_id == "bb"
         assert find_run("b").facts.run_id == "bb"
         assert [run.facts.run_id for run in live_runs()] == ["aa", "bb"]
 
