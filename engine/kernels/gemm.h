@@ -17,7 +17,7 @@ constexpr int TILE_ROWS = 4, TILE_VECTORS = 2;
 #endif
 
 // Vectors of columns in a tile of so many rows. Each accumulator waits for its own last addition, so
-// few rows need many of them; and one pass over a panel reads memory in order, four do not.
+// few rows need many of them. A tile that is narrower than a panel goes through it in several passes.
 constexpr int tile_vectors(int rows) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     return rows == 1 ? 8 : rows <= 3 ? 4 : TILE_VECTORS;
@@ -38,33 +38,42 @@ struct Product {
 };
 
 // So few tiles go through a panel side by side, one stretch of it after the other, and fetch the
-// next stretch meanwhile. Intel's processors are quicker so, and get the objects without bf16.
+// next stretch meanwhile. Several passes over a whole panel would each read one cache line of two or
+// four from memory; over a stretch they read it from the first cache. Intel's processors are quicker
+// so with one pass, too, and get the objects without bf16.
 #if defined(__AVX512F__) && !defined(__AVX512BF16__)
 constexpr int TILES_ABREAST = 2;
+constexpr long STRETCH = 128;  // pairs of inputs, 32 KiB of weights
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int TILES_ABREAST = 2;
+constexpr long STRETCH = 64;  // half of a first cache of 32 KiB
 #else
 constexpr int TILES_ABREAST = 0;
+constexpr long STRETCH = 128;
 #endif
-constexpr long STRETCH = 128;  // pairs of inputs, 32 KiB of weights
-// Shorter panels are of models so small that a cache has all of them.
-constexpr long ABREAST_PAIRS = 2 * STRETCH;
+// Shorter panels are of models so small that a cache has all of them: one pass needs no stretches.
+constexpr long ABREAST_PAIRS = 256;
 
-// Turns of a tile's loop: pairs [begin, end) of inputs; and what is fetched in them for later,
-// `lines` cache lines from `from` on.
+// Turns of a tile's loop: pairs [begin, end) of inputs, in each pass; and what is fetched in them
+// for later, `lines` cache lines from `from` on.
 struct Turns {
     long begin, end;
     const char* from;
     long lines;
 };
 
-// Fetches LINES cache lines a turn. Sums of all but the first turns go on from `out`. Not merged
-// into its callers: the compiler would run out of registers.
+// Fetches LINES cache lines for each pair of inputs, a share of them in each pass. Sums of all but
+// the first turns go on from `out`. Not merged into its callers: the compiler would run out of
+// registers.
 template <int ROWS, int LINES>
 static __attribute__((noinline)) void multiply_tile(const Product& p, int row, const bf16* panel,
                                                     float* out, Turns turns) {
-    constexpr int VECTORS = tile_vectors(ROWS);
+    constexpr int VECTORS = tile_vectors(ROWS), FETCHED = std::max(1, LINES * VECTORS * W / PANEL);
     const Act* a[ROWS];
     for (int i = 0; i < ROWS; i++)
         a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
+    long turns_left = (turns.lines + FETCHED - 1) / FETCHED;  // that fetch
+    const char* from = turns.from;
     for (int column = 0; column < PANEL; column += VECTORS * W) {
         Vf c[ROWS][VECTORS];
         const bf16* b[VECTORS];
@@ -72,10 +81,10 @@ static __attribute__((noinline)) void multiply_tile(const Product& p, int row, c
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < VECTORS; j++)
                 c[i][j] = turns.begin ? vload(out + i * PANEL + column + j * W) : vset(0.f);
-        long k = turns.begin, fetching = column ? 0 : (turns.lines + LINES - 1) / LINES;
-        const char* from = turns.from;
-        for (fetching = std::min(k + fetching, turns.end); k < fetching; k++) {
-            for (int i = 0; i < LINES; i++, from += LINE) _mm_prefetch(from, _MM_HINT_T1);
+        long k = turns.begin, fetching = std::min(k + turns_left, turns.end);
+        turns_left -= fetching - k;
+        for (; k < fetching; k++) {
+            for (int i = 0; i < FETCHED; i++, from += LINE) _mm_prefetch(from, _MM_HINT_T1);
             multiply_pairs<ROWS, VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
         for (; k < turns.end; k++)
@@ -127,7 +136,7 @@ static inline void multiply_abreast(const Product& p, const bf16* panel, const b
 
 // All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
 // height. Several fetch panel `next_index` (-1: none) while they compute, a share of it in each. A
-// lone tile goes through memory in order, and most processors fetch that ahead by themselves.
+// lone tile of one pass goes through memory in order, which most processors fetch by themselves.
 template <class Finish>
 static inline void multiply_panel(const Product& p, long panel_index, long next_index,
                                   Finish finish) {
@@ -135,7 +144,8 @@ static inline void multiply_panel(const Product& p, long panel_index, long next_
     const bf16* next = next_index < 0 ? nullptr : p.weight + next_index * p.pairs * PAIR_ROW;
     int tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
     if constexpr (TILES_ABREAST > 0)
-        if (tiles <= TILES_ABREAST && p.pairs >= ABREAST_PAIRS)
+        if (tiles <= TILES_ABREAST &&
+            (p.pairs >= ABREAST_PAIRS || tile_vectors(p.rows) * W < PANEL))
             return multiply_abreast(p, panel, next, finish);
     long share = (lines_of(p.pairs) + tiles - 1) / std::max(1, tiles);
     share = next && tiles > 1 ? std::min(share, 2 * p.pairs) : 0;

@@ -206,7 +206,14 @@ static inline void multiply_pairs(Vf (&c)[ROWS][VECTORS], const Act* const* a, l
         for (int i = 0; i < ROWS; i++) {
             Vf p = vset(a[i][offset + half]);
 #pragma GCC unroll 8
-            for (int j = 0; j < VECTORS; j++) c[i][j] = vfma(p, v[j], c[i][j]);
+            for (int j = 0; j < VECTORS; j++) {
+                c[i][j] = vfma(p, v[j], c[i][j]);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+                // Twelve accumulators leave 4 of 16 registers for the rest: left alone, the
+                // compiler keeps some of the twelve in memory.
+                if constexpr (ROWS * VECTORS == 12) asm("" : "+x"(c[i][j]));
+#endif
+            }
         }
     }
 #endif
