@@ -17,6 +17,7 @@ import attrs
 from ..errors import EngineError, InvalidRequest, OutputFailed
 from ..messages import EngineStatistics, FinishReason, RequestKey
 from ..step_messages import ALL_FORBIDDEN
+from .queue import paused_count
 from .request import Frontend, Request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
@@ -78,7 +79,7 @@ class Statistics:
             step=scheduler.step_number,
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
-            paused=scheduler.paused_count(),
+            paused=paused_count(scheduler.running),
             kv_blocks=scheduler.kv_cache.pool.blocks,
             kv_blocks_free=scheduler.kv_cache.pool.free_count,
             preemptions=scheduler.preemptions,

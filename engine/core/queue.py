@@ -28,6 +28,8 @@ OrderKey = Callable[[Request], tuple[int, int, int]]
 PromptKey = tuple[Frontend, str]
 # Principals without anything ready that are looked through, to forget them, at a time.
 FORGOTTEN_MIN = 64
+# Of those that are ready: so many are looked through for short ones, in each step with a long one.
+LOOKED_MAX = 256
 
 
 def fcfs_order(request: Request) -> tuple[int, int, int]:
@@ -125,6 +127,25 @@ class WaitingQueue:
             return self._ready[0]
         return min(self._heads(), key=lambda head: self._served[head.principal])
 
+    def shorts(self, tokens_max: int) -> list[Request]:
+        """Ready requests of no more tokens, as far as is looked: of each principal the first, as
+        their turns come; of the first one's priority.
+
+        None of those that run alone, nor while the first does.
+        """
+        if not self._ready or self._ready[0].is_solo:
+            return []
+        found: dict[str, Request] = {}
+        priority = self.order(self._ready[0])[0]
+        for request in self._ready[:LOOKED_MAX]:
+            is_short = request.total_tokens <= tokens_max and not request.is_solo
+            if is_short and self.order(request)[0] == priority:
+                found.setdefault(request.principal, request)
+        return sorted(found.values(), key=self._short_turn)
+
+    def _short_turn(self, request: Request) -> tuple[bool, int]:
+        return not request.has_run, self._served[request.principal]
+
     def charge(self, request: Request, tokens: int) -> None:
         """Count so many tokens as served to the request's principal."""
         name = request.principal
@@ -190,6 +211,12 @@ class WaitingQueue:
         for request in self.requests():
             assert not request.is_finished
             request.check_invariants()
+
+
+def paused_count(running: Sequence[Request]) -> int:
+    """Those that are at their credit."""
+    stopped = [each for each in running if each.total_tokens >= each.tokens_max]
+    return sum(not request.has_credit for request in stopped)
 
 
 def next_victim(running: Sequence[Request], runnable: list[Request]) -> Request:

@@ -9,11 +9,12 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Blocks* for all tokens that a request has now are taken at its admission, so a prompt never stops
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
-  no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
+  no decode by a whole step; and no more run than it has tokens. Larger while none is interactive. A
+  prompt that does not fit into a step leaves a share of it to short ones (`PromptShare`).
 - *Order* is the queue's: priority, then admission ("younger": later). Principals begin in turn.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
-- *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
-  the youngest. A running request in need takes from both; a waiting one from the paused only.
+- *Preemption* is by recompute. Victims: paused requests (at their credit), then the others, each
+  the youngest first. One that runs takes from both; one that waits from the paused only.
 - *Choices* of one prompt: the first to be admitted computes it, the others wait for its blocks.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
@@ -21,8 +22,9 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Lost workers*: steps in flight are taken back; all that ran is computed again, in order.
 - *Suspects* of a death run alone, with no other step in flight, until past it (`Suspects`).
 - *Progress*: checks let in only requests that fit when alone, none but a paused one is preempted
-  for a younger, none overtakes the first of those ready to run. So the oldest with credit computes
-  in every step (or the one after the next, if it waits for blocks in flight), or is admitted next.
+  for a younger, none overtakes the first of those ready to run, but for short prompts while a long
+  one that runs is computed, if there is room for both. So the oldest with credit computes in every
+  step (or the one after the next, if it waits for blocks in flight), or is admitted next.
 """
 
 from collections import deque
@@ -31,6 +33,7 @@ import attrs
 
 from ..messages import FinishReason, RequestEventKind
 from .kv_cache_manager import KVCacheManager
+from .prompt_share import PromptShare
 from .queue import (
     SharedPrompts,
     WaitingQueue,
@@ -44,8 +47,6 @@ from .request import NEVER, NO_ROW, Request, RequestStatus
 from .step_builder import RowPool, ScheduledStep, StepBuilder
 from .step_time import StepTimes, TimeBudget
 from .suspects import Suspects, holds_suspect
-
-_E = RequestEventKind
 
 
 @attrs.define(eq=False)
@@ -124,22 +125,15 @@ class Scheduler:
 
     def take_events(self) -> list[tuple[Request, RequestEventKind]]:
         """What the last `schedule` did to requests that want events, in order."""
-        if not self._events:
-            return []
         events, self._events = self._events, []
         return events
-
-    def paused_count(self) -> int:
-        """Running requests that are at their credit."""
-        stopped = [each for each in self.running if each.total_tokens >= each.tokens_max]
-        return sum(not request.has_credit for request in stopped)
 
     # ---- steps
 
     def has_work(self) -> bool:
         """Whether a step is in flight, or `schedule` would return one."""
         # With none runnable all blocks and rows are the paused ones', which yield to the first.
-        return bool(self.in_flight or self.waiting.first() is not None or self._runnable())
+        return bool(self.in_flight or self.waiting.first() or self._runnable())
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, which is in flight from now on; None if nothing can be computed.
@@ -155,14 +149,15 @@ class Scheduler:
         is_alone = solo is not None and solo.row >= 0
         runnable = runnable if solo is None else [solo] if is_alone else []
         time = TimeBudget(self.step_times, self.step_time_target_s)
+        share = PromptShare(self.max_num_batched_tokens, self.waiting, self.kv_cache, self._places)
         budget = self.max_num_batched_tokens
-        if not (self._interactive or time.is_unmeasured(self._completed)):
+        if not (self._interactive or time.is_unmeasured(self._completed) or share.is_awaited()):
             budget = max(budget, self.large_step_tokens)
         step = StepBuilder(budget)
         # What was preempted in this step does not come back in the same one, and no other takes the
         # blocks before the requests that run have had theirs in the next.
-        if self._schedule_running(step, runnable, time) and (solo is None or not runnable):
-            self._admit_waiting(step, time)
+        if self._schedule_running(step, runnable, time, share) and (solo is None or not runnable):
+            self._admit_waiting(step, time, share)
         if not step.requests:
             return self.schedule() if is_alone else None  # it gave way to those with the blocks
         step.finished += self._rows.free_released()
@@ -216,7 +211,7 @@ class Scheduler:
         return [each for each in self.running if each.total_tokens < each.tokens_max]
 
     def _schedule_running(
-        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget, share: PromptShare
     ) -> bool:
         """Serve those that run, in order; False if one was preempted or has to wait for blocks."""
         preemptions = self.preemptions
@@ -233,8 +228,9 @@ class Scheduler:
             step.decode(decoding)
             decoding.clear()
             if count > 1:
-                behind = len(runnable) - index
-                count = time.cut(min(count, step.budget - behind))
+                behind = runnable[index:]
+                kept = share.kept(count, behind)
+                count = time.cut(min(count, max(1, step.budget - len(behind) - kept)), kept)
             if (tokens := scheduled + count) > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
                 if appended is None:
@@ -261,9 +257,9 @@ class Scheduler:
                 return None
         return appended
 
-    def _admit_waiting(self, step: StepBuilder, time: TimeBudget) -> None:
+    def _admit_waiting(self, step: StepBuilder, time: TimeBudget, share: PromptShare) -> None:
         while step.budget > 0 and time.has_time():
-            request = self.waiting.first()
+            request = share.next_to_begin()
             if request is None:
                 return
             is_larger = request.is_interactive and step.tokens >= self.max_num_batched_tokens
@@ -284,7 +280,8 @@ class Scheduler:
                 self._shared_prompts.begin(request)
             step.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            step.compute(request, time.cut(min(uncomputed, step.budget)))
+            kept = share.kept(uncomputed)
+            step.compute(request, time.cut(min(uncomputed, max(1, step.budget - kept)), kept))
             if request.is_solo:
                 return
 
@@ -314,16 +311,18 @@ class Scheduler:
         They yield only if that is enough.
         """
         blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
-        # Those that have ended in flight still have their rows.
-        places = 1 - min(self._running_max - len(self.running), self._rows.available)
         victims = victims_for_admission(
-            self.running, self.kv_cache, hit, blocks=blocks, places=places
+            self.running, self.kv_cache, hit, blocks=blocks, places=1 - self._places()
         )
         if victims is None:
             return False
         for victim in victims:
             self._preempt(victim)
         return True
+
+    def _places(self) -> int:
+        # Those that have ended in flight still have their rows.
+        return min(self._running_max - len(self.running), self._rows.available)
 
     def _release_siblings(self, request: Request) -> None:
         """Let its siblings go on, if any wait for it."""
@@ -346,14 +345,14 @@ class Scheduler:
         request.move_to(RequestStatus.PREEMPTED)
         request.has_run = True
         self.waiting.add(request)
-        self._note(request, _E.PREEMPTED)
+        self._note(request, RequestEventKind.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:
         """Its event; what the prefix cache did for a request counts at its first admission."""
         if request.status is RequestStatus.PREEMPTED:
-            self._note(request, _E.RESUMED)
+            self._note(request, RequestEventKind.RESUMED)
             return
-        self._note(request, _E.SCHEDULED)
+        self._note(request, RequestEventKind.SCHEDULED)
         if request.takes_hits:
             request.cached_tokens = min(request.computed_tokens, request.prompt_tokens)
             self.prefix_queries += request.prompt_tokens

@@ -128,14 +128,17 @@ class TimeBudget:
         """
         return bool(self.target_s) and (not steps_completed or self.times.is_learning)
 
-    def cut(self, count: int) -> int:
-        """How many of the next `count` tokens of a request may be computed; 1 or more."""
+    def cut(self, count: int, kept: int = 0) -> int:
+        """How many of the next `count` tokens of a request may be computed; 1 or more.
+
+        Time for so many others is `kept`.
+        """
         if not self.target_s or count == 1 or not self.times.is_ready:
             return count
         left_s = self._look()
         least = CHUNK_MIN if not self._chunks else 1
         self._chunks += 1
-        fits = min(count, self.times.tokens_within(left_s))
+        fits = min(count, self.times.tokens_within(left_s) - kept)
         chosen = min(count, max(least, int(fits)))
         self._left_s = left_s - self.times.of_chunk(chosen)
         return chosen

@@ -250,13 +250,20 @@ class _World:
         return True
 
     def check_order(self, step: Step) -> None:
-        """Requests of each principal were admitted in the queue's order."""
+        """Requests of each principal were admitted in the queue's order, but for short ones."""
         scheduler = self.core._scheduler
+        step_tokens = scheduler.max_num_batched_tokens
         rows, turn = {new.row for new in step.new}, scheduler.waiting.turn
         waiting = [one for one in scheduler.waiting.requests() if one.is_schedulable]
         for one in scheduler.running:
             if one.row in rows:
-                rivals = [other for other in waiting if other.principal == one.principal]
+                is_short = len(one.token_ids) <= step_tokens
+                rivals = [
+                    other
+                    for other in waiting
+                    if other.principal == one.principal
+                    and not (is_short and other.total_tokens > step_tokens)
+                ]
                 assert all(turn(one) < turn(other) for other in rivals), "overtaken"
 
     def fail_rows(self, result: StepResult) -> StepResult:

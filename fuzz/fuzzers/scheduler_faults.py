@@ -9,6 +9,7 @@ from ...engine.core.endings import Endings
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import BlockPool, KVCacheManager
 from ...engine.core.outputs import OutputWindows
+from ...engine.core.prompt_share import PromptShare
 from ...engine.core.queue import WaitingQueue
 from ...engine.core.request import Frontend, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
@@ -174,10 +175,10 @@ class _Overdrawn(Scheduler):
     """Planted: what steps in flight sample does not count against credit and length."""
 
     def _schedule_running(
-        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget, share: PromptShare
     ) -> bool:
         runnable = [one for one in self.running if one.has_credit]
-        return super()._schedule_running(step, runnable, time)
+        return super()._schedule_running(step, runnable, time, share)
 
     def check_invariants(self) -> None:
         """Says nothing, so that it must be noticed from outside."""
