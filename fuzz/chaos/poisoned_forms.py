@@ -6,7 +6,7 @@ as any other, but for these.
 
 import enum
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import partial
 
 import attrs
@@ -15,8 +15,7 @@ from ...engine.grammar.matcher import MatchedGrammar
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...engine.structured_outputs import StructuredOutputs
 from ...nurseries.processes.child import run_child
-from ...nurseries.processes.forked_call import CallLimits, call_forked
-from ...runtime.forms.form_process import main
+from ...runtime.forms.form_process import check, forked_calls, main
 
 
 class FormPoison(enum.StrEnum):
@@ -68,12 +67,12 @@ class PoisonedCompiler(GrammarCompiler):
         return PoisonedGrammar(grammar.matcher, grammar.ignored_ends, poison=poison)
 
 
-async def call_poisoned(check: Callable[[], bytes], limits: CallLimits) -> bytes:
-    """A check in a fork, which aborts at a poison."""
-    assert isinstance(check, partial)
-    poison = poison_of(check.args[0].text)
-    return await call_forked(os.abort if poison is FormPoison.CHECK else check, limits)
+def check_poisoned(argument: bytes) -> bytes:
+    """A check that aborts at a poison."""
+    if poison_of(argument.decode()) is FormPoison.CHECK:
+        os.abort()
+    return check(argument)
 
 
 if __name__ == "__main__":
-    run_child(partial(main, call=call_poisoned))
+    run_child(partial(main, make_calls=partial(forked_calls, check_poisoned)))

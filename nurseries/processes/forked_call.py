@@ -1,8 +1,9 @@
-"""Forked call: a function in a copy of this process, with bounds, whose crash is an answer.
+"""Forked calls: a function in copies of this process, with bounds, whose crash is an answer.
 
-For work that may crash a library, never end, or fill memory: the copy computes one result and
-exits, or dies, and its owner learns which. A copy costs a millisecond or two, and dies with its
-owner (`PR_SET_PDEATHSIG`).
+For work that may crash a library, never end, or fill memory: a copy computes one result and exits,
+or dies, and its owner learns which; it dies with its owner (`PR_SET_PDEATHSIG`). A fork, bounds and
+the first touch of each page cost some five milliseconds, so one copy is forked ahead, has made a
+call for practice, and waits; the next one is forked when a call is over.
 
 Only a process of one thread may call this: another thread's locks would be held for ever in the
 copy. So it must not use `trio.to_thread`.
@@ -11,7 +12,10 @@ copy. So it must not use `trio.to_thread`.
 import os
 import resource
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import attrs
 import trio
@@ -20,13 +24,18 @@ from ..tasks.background import waiting_for
 from .boot import request_death_signal, stand_before_parent
 from .death_watch import wait_process_gone
 
-# Results fit a pipe, so that the copy never waits for its owner: `pipe(7)`, 16 pages.
+# Results fit a socket's buffer, so that the copy never waits for its owner.
 RESULT_BYTES_MAX = 65_536
 # A copy that someone has stopped is found after at most so long.
 STOPPED_LOOK_S = 0.5
 # A killed copy gives back at most some hundred MiB.
 REAP_S = 10.0
 _PAGE_BYTES = resource.getpagesize()
+_PIECE_BYTES = 65_536
+# Seven numbers.
+_STATM_BYTES = 256
+# What a whole result ends with: without it, the copy has died.
+_END = b"."
 _STDERR_FD = 2
 _LOOK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 _FAILED = 1
@@ -63,59 +72,150 @@ class ForkedCallDied(Exception):
         return f"the call's process {self.cause}"
 
 
-async def call_forked(function: Callable[[], bytes], limits: CallLimits) -> bytes:
-    """The result of `function`, at most `RESULT_BYTES_MAX` bytes, computed in a copy of us.
+@attrs.frozen
+class _Copy:
+    """One copy, from its fork until it is reaped, and our end of what it is asked by."""
 
-    What the function prints to stderr is dropped. Raises `ForkedCallDied`; `OSError` if there is no
-    memory or descriptor for a copy. Cancellation: the copy is killed and reaped.
+    pid: int
+    pidfd: int
+    ours: trio.socket.SocketType
+
+
+@attrs.define(eq=False)
+class ForkedCalls:
+    """Calls of `function`, each in a copy of this process; `aclose` must be called.
+
+    What the function prints to stderr is dropped. A copy that is forked ahead computes the result
+    of `practice` first, so that what every call touches is its own by then.
     """
-    assert len(os.listdir("/proc/self/task")) == 1, "a process with several threads cannot fork"
-    result_fd, pidfd = _fork(function, limits)
-    try:
-        was_stopped = await _wait_ended(pidfd)
-        return _result(_reap(pidfd), result_fd, was_stopped=was_stopped)
-    finally:
-        os.close(result_fd)
-        os.close(pidfd)
+
+    function: Callable[[bytes], bytes]
+    limits: CallLimits
+    practice: bytes | None = None
+    _ahead: _Copy | None = attrs.field(default=None, init=False)
+
+    @asynccontextmanager
+    async def open_call(self, argument: bytes) -> AsyncIterator[bytes]:
+        """The result of the function, at most `RESULT_BYTES_MAX` bytes, from a copy of us.
+
+        The end of the copy, which has nothing to do any more, is awaited at the block's end. Raises
+        `ForkedCallDied`; `OSError` if there is no memory or descriptor for a copy. Cancellation:
+        the copy is killed and reaped.
+        """
+        copy = self._take()
+        try:
+            result, was_stopped = await _converse(copy, argument)
+            if not result.endswith(_END):
+                await wait_process_gone(copy.pidfd)
+                raise _death(copy.pidfd, was_stopped=was_stopped)
+            yield result.removesuffix(_END)
+        finally:
+            await _end(copy)
+
+    def prepare(self) -> None:
+        """Fork the copy of the next call ahead, unless one waits or there is no room for it."""
+        if self._ahead is None:
+            with suppress(OSError):
+                self._ahead = self._fork(self.practice)
+
+    @property
+    def waiting_pid(self) -> int | None:
+        """The process that waits for the next call, if one does."""
+        return None if self._ahead is None else self._ahead.pid
+
+    async def aclose(self) -> None:
+        """End the copy that waits, if one does."""
+        if self._ahead is not None:
+            copy, self._ahead = self._ahead, None
+            await _end(copy)
+
+    def _take(self) -> _Copy:
+        copy, self._ahead = self._ahead, None
+        if copy is not None and _has_ended(copy.pidfd):  # somebody has killed it
+            _let_go(copy)
+            copy = None
+        return self._fork() if copy is None else copy
+
+    def _fork(self, practice: bytes | None = None) -> _Copy:
+        assert len(os.listdir("/proc/self/task")) == 1, "a process with several threads cannot fork"
+        ours, theirs = socket.socketpair()
+        pid = 0
+        with theirs:
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self._run_copy(theirs, practice)
+                pidfd = os.pidfd_open(pid)
+                return _Copy(pid, pidfd, trio.socket.from_stdlib_socket(ours))
+            except BaseException:
+                ours.close()
+                if pid:
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                    os.waitpid(pid, 0)
+                raise
+
+    def _run_copy(self, theirs: socket.socket, practice: bytes | None) -> None:
+        """Read the argument, compute, hand over the result, exit; never returns."""
+        try:
+            request_death_signal()
+            stand_before_parent(_OOM_SCORE_MORE)
+            os.nice(self.limits.niceness)
+            _keep_alone(theirs.fileno())
+            _bound(self.limits)
+            if practice is not None:
+                self.function(practice)
+            argument = b"".join(iter(partial(theirs.recv, _PIECE_BYTES), b""))
+            result = self.function(argument)
+            if len(result) <= RESULT_BYTES_MAX:
+                theirs.sendall(result + _END)
+                theirs.shutdown(socket.SHUT_WR)  # its owner need not wait for memory to be freed
+                os._exit(0)
+        finally:
+            os._exit(_FAILED)
 
 
-def _fork(function: Callable[[], bytes], limits: CallLimits) -> tuple[int, int]:
-    """Begin the copy: where its result is read, and its pidfd; both are the caller's."""
-    result_fd, child_fd = os.pipe2(os.O_CLOEXEC)
-    pid = 0
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _run_copy(function, limits, child_fd)
-        return result_fd, os.pidfd_open(pid)
-    except BaseException:
-        os.close(result_fd)
-        if pid:
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
-            os.waitpid(pid, 0)
-        raise
-    finally:
-        os.close(child_fd)
+async def _converse(copy: _Copy, argument: bytes) -> tuple[bytes, bool]:
+    """What the copy answers, up to its end, and whether it was killed as it was stopped."""
+    unsent, result, was_stopped = memoryview(argument), b"", False
+    with waiting_for("a forked call"), suppress(ConnectionError):  # it has died before it read all
+        while True:
+            with trio.move_on_after(STOPPED_LOOK_S):
+                while unsent:
+                    unsent = unsent[await copy.ours.send(unsent) :]
+                copy.ours.shutdown(socket.SHUT_WR)
+                while len(result) <= RESULT_BYTES_MAX and (
+                    piece := await copy.ours.recv(_PIECE_BYTES)
+                ):
+                    result += piece
+                break
+            if _is_stopped(copy.pidfd):
+                was_stopped = True
+                signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
+    return result, was_stopped
 
 
-async def _wait_ended(pidfd: int) -> bool:
-    """Wait for the end of the copy, which is not reaped; whether it was ended as it was stopped."""
-    was_stopped = False
-    try:
-        with waiting_for("a forked call"):
-            while True:
-                with trio.move_on_after(STOPPED_LOOK_S):
-                    await wait_process_gone(pidfd)
-                    return was_stopped
-                if _is_stopped(pidfd):
-                    was_stopped = True
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except BaseException:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        with trio.move_on_after(REAP_S, shield=True):
-            await wait_process_gone(pidfd)
-            _reap(pidfd)
-        raise
+async def _end(copy: _Copy) -> None:
+    """Kill a copy, unless it has ended by itself, and reap it."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
+    with trio.move_on_after(REAP_S, shield=True) as scope:
+        await wait_process_gone(copy.pidfd)
+    if scope.cancelled_caught:  # it hangs in the kernel
+        copy.ours.close()
+        os.close(copy.pidfd)
+    else:
+        _let_go(copy)
+
+
+def _let_go(copy: _Copy) -> None:
+    """Reap a copy that has died."""
+    copy.ours.close()
+    os.waitid(os.P_PIDFD, copy.pidfd, os.WEXITED)
+    os.close(copy.pidfd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _is_stopped(pidfd: int) -> bool:
@@ -123,52 +223,31 @@ def _is_stopped(pidfd: int) -> bool:
     return state is not None and state.si_code == os.CLD_STOPPED
 
 
-def _reap(pidfd: int) -> os.waitid_result:
-    """How a copy that has died ended; its number is free afterwards."""
-    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+def _death(pidfd: int, *, was_stopped: bool) -> ForkedCallDied:
+    """How a copy that has died ended; it is not reaped by that."""
+    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     assert ended is not None, "it is waited for"
-    return ended
-
-
-def _result(ended: os.waitid_result, result_fd: int, *, was_stopped: bool) -> bytes:
     status: int = ended.si_status
     if was_stopped:
-        raise ForkedCallDied("was stopped from outside", is_own_fault=False)
-    if ended.si_code != os.CLD_EXITED:
-        cause = f"was killed by {signal.Signals(status).name}"
-        raise ForkedCallDied(cause, is_own_fault=status != signal.SIGKILL)
-    if status:
-        raise ForkedCallDied(f"exited with code {status}", is_own_fault=True)
-    return os.read(result_fd, RESULT_BYTES_MAX)
+        return ForkedCallDied("was stopped from outside", is_own_fault=False)
+    if ended.si_code == os.CLD_EXITED:
+        return ForkedCallDied(f"exited with code {status}", is_own_fault=True)
+    cause = f"was killed by {signal.Signals(status).name}"
+    return ForkedCallDied(cause, is_own_fault=status != signal.SIGKILL)
 
 
-def _run_copy(function: Callable[[], bytes], limits: CallLimits, result_fd: int) -> None:
-    """Compute, hand over the result, exit; never returns."""
-    try:
-        request_death_signal()
-        stand_before_parent(_OOM_SCORE_MORE)
-        _keep_alone(result_fd)
-        _bound(limits)
-        result = function()
-        if len(result) <= RESULT_BYTES_MAX:
-            os.write(result_fd, result)
-            os._exit(0)
-    finally:
-        os._exit(_FAILED)
-
-
-def _keep_alone(result_fd: int) -> None:
+def _keep_alone(kept_fd: int) -> None:
     """Close what is the owner's: its peers must see its end though a copy lives on."""
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd, _STDERR_FD)
-    os.closerange(_STDERR_FD + 1, result_fd)
-    os.closerange(result_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(_STDERR_FD + 1, kept_fd)
+    os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _bound(limits: CallLimits) -> None:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        mapped = int(statm.read().split()[0]) * _PAGE_BYTES
-    os.nice(limits.niceness)
+    statm_fd = os.open("/proc/self/statm", os.O_RDONLY)
+    mapped = int(os.read(statm_fd, _STATM_BYTES).split()[0]) * _PAGE_BYTES
+    os.close(statm_fd)
     for which, soft, spare in (
         # The kernel's clock of a copy begins at zero. A second more, then SIGKILL.
         (resource.RLIMIT_CPU, limits.cpu_s, 1),

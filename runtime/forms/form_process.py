@@ -2,15 +2,17 @@
 
 A library that reads schemas, regexes and grammars may crash on one, run for minutes, or fill
 memory. Here each check is a forked copy of this process, with bounds (`forked_call`), so its death
-is an answer and this process goes on. The root owns it, one for each frontend, and gives it a
-socket to each life of that frontend. It starts no thread, since it forks.
+is an answer and this process goes on; one copy waits for the next form. The root owns it, one for
+each frontend, and gives it a socket to each life of that frontend. It starts no thread, since it
+forks.
 """
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -19,14 +21,16 @@ import trio
 from ...engine.errors import InvalidParameter
 from ...engine.grammar.text import check_grammar
 from ...engine.messages import TreeReply, TreeRequest
-from ...engine.structured_outputs import StructuredOutputs
+from ...engine.structured_outputs import GrammarKind, StructuredOutputs
 from ...nurseries.processes.child import ChildFds, run_child
-from ...nurseries.processes.forked_call import CallLimits, ForkedCallDied, call_forked
+from ...nurseries.processes.forked_call import CallLimits, ForkedCallDied, ForkedCalls
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.progress_page import open_slot, passes_shown
+from ...nurseries.processes.spares import SPARE
 from ...nurseries.processes.title import set_title
 from ...nurseries.processes.watched import Row, Watch, WatchedProcess
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import open_service, start_service_soon
 from ...nurseries.tasks.task_rows import TaskRows
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -44,12 +48,51 @@ LIMITS = CallLimits(cpu_s=5, memory_bytes=512 << 20, stack_bytes=4 << 20, nicene
 # A frontend has `form_queue.CHECKS_MAX` under way; what comes beyond that is not read.
 CHECKS_MAX = 8
 _ACCEPTED = b"\x00"
+# Goes through all that a schema of average size does.
+_PRACTICE = StructuredOutputs.json(
+    {"type": "object", "properties": {"a": {"enum": ["b"]}, "c": {"type": "array", "items": {}}}}
+)
 
-Call = Callable[[Callable[[], bytes], CallLimits], Awaitable[bytes]]
+
+class Calls(Protocol):
+    """Calls of the function that checks one form: `ForkedCalls`."""
+
+    def open_call(self, argument: bytes) -> AbstractAsyncContextManager[bytes]:
+        """The result of one."""
+
+    def prepare(self) -> None:
+        """Make the next one shorter."""
+
+    @property
+    def waiting_pid(self) -> int | None:
+        """The process that waits for the next one."""
+
+    async def aclose(self) -> None:
+        """There are no more."""
 
 
-async def main(child: ChildFds, call: Call = call_forked) -> None:
-    """Check forms until a stop is ordered; `call` computes each check."""
+def encode_form(form: StructuredOutputs) -> bytes:
+    """A form as the argument of its check."""
+    return f"{form.kind}\n{form.text}".encode()
+
+
+def check(argument: bytes) -> bytes:
+    """Check one form; the reason of its refusal, or `_ACCEPTED`."""
+    kind, _, text = argument.decode().partition("\n")
+    try:
+        check_grammar(StructuredOutputs(GrammarKind(kind), text))
+    except InvalidParameter as refusal:
+        return refusal.reason.encode()
+    return _ACCEPTED
+
+
+def forked_calls(function: Callable[[bytes], bytes] = check) -> ForkedCalls:
+    """Checks by `function` in copies of this process."""
+    return ForkedCalls(function, LIMITS, encode_form(_PRACTICE))
+
+
+async def main(child: ChildFds, make_calls: Callable[[], Calls] = forked_calls) -> None:
+    """Check forms until a stop is ordered."""
     control = ControlChannel(child.control, sends=FORMS_TO_ROOT, receives=ROOT_TO_FORMS)
     set_title("forms, waiting")
     handshake = await perform_child_handshake(control, "forms")
@@ -60,7 +103,7 @@ async def main(child: ChildFds, call: Call = call_forked) -> None:
         with open_slot(page_fd, 0) as progress, passes_shown(progress):
             settle_heap()
             await handshake.ready(b"")
-            await FormProcess(init, control, call).run()
+            await FormProcess(init, control, make_calls()).run()
     finally:
         close_fds(handshake.fds)
 
@@ -71,11 +114,11 @@ class FormProcess:
 
     init: FormsInit
     control: ControlChannel
-    call: Call = call_forked
+    calls: Calls
     # Around what serves the newest link.
     _link: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    # Set and replaced when a check has ended.
-    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Rung when a check has ended.
+    _ended: Doorbell = attrs.field(factory=Doorbell, init=False)
     _checked: int = attrs.field(default=0, init=False)
     _died: int = attrs.field(default=0, init=False)
     _tasks: TaskRows = attrs.field(factory=TaskRows, init=False)
@@ -86,13 +129,17 @@ class FormProcess:
 
     async def run(self) -> None:
         """Serve until cancelled. Raises `trio.EndOfChannel` when the root has left."""
-        async with trio.open_nursery() as nursery:
-            control = partial(self._run_control, nursery)
-            async with (
-                open_service(self._watched.run, name="watched"),
-                open_service(control, name="control"),
-            ):
-                await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                control = partial(self._run_control, nursery)
+                async with (
+                    open_service(self._watched.run, name="watched"),
+                    open_service(control, name="control"),
+                ):
+                    self.calls.prepare()
+                    await trio.sleep_forever()
+        finally:
+            await self.calls.aclose()
 
     async def _run_control(
         self,
@@ -145,27 +192,28 @@ class FormProcess:
 
     async def _check(self, channel: ControlChannel, order: CheckForm) -> None:
         """Task `form-check`: one form. Cancelled, it says that its check is lost."""
-        answer = FormChecked(order.check_id, FormOutcome.LOST)
-        try:
-            answer = await self._answer(order)
-            self._checked += 1
-            self._died += answer.outcome in (FormOutcome.CRASHED, FormOutcome.LOST)
-        finally:
-            channel.send_nowait(answer)  # fits, as reasons are bounded; or the frontend is gone
-            self._ended.set()
-            self._ended = trio.Event()
 
-    async def _answer(self, order: CheckForm) -> FormChecked:
+        def answer(outcome: FormOutcome, reason: str = "") -> None:
+            self._checked += 1
+            self._died += outcome in (FormOutcome.CRASHED, FormOutcome.LOST)
+            channel.send_nowait(FormChecked(order.check_id, outcome, reason))  # fits: it is bounded
+
         try:
-            found = await self.call(partial(check, order.form), LIMITS)
+            async with self.calls.open_call(encode_form(order.form)) as found:
+                if found == _ACCEPTED:
+                    answer(FormOutcome.ACCEPTED)
+                else:
+                    answer(FormOutcome.REFUSED, found.decode())
         except ForkedCallDied as death:
-            outcome = FormOutcome.CRASHED if death.is_own_fault else FormOutcome.LOST
-            return FormChecked(order.check_id, outcome, death.cause)
+            answer(FormOutcome.CRASHED if death.is_own_fault else FormOutcome.LOST, death.cause)
         except OSError as error:  # no memory or descriptor for a copy
-            return FormChecked(order.check_id, FormOutcome.LOST, str(error))
-        if found == _ACCEPTED:
-            return FormChecked(order.check_id, FormOutcome.ACCEPTED)
-        return FormChecked(order.check_id, FormOutcome.REFUSED, found.decode())
+            answer(FormOutcome.LOST, str(error))
+        except trio.Cancelled:
+            answer(FormOutcome.LOST)  # a second one, of a check that has ended, is read by nobody
+            raise
+        finally:
+            self._ended.ring()
+        self.calls.prepare()
 
     # ---- as those see it who watch
 
@@ -194,17 +242,12 @@ class FormProcess:
 
     def _tree_text(self) -> str:
         facts: dict[str, str | int | float] = {"epoch": self.init.epoch, **self._facts()}
-        tree = ProcessTree(self._name, os.getpid(), facts=facts, tasks=task_tree())
+        waiting = self.calls.waiting_pid
+        spares = [] if waiting is None else [ProcessTree(f"{SPARE}check", waiting, facts={})]
+        tree = ProcessTree(
+            self._name, os.getpid(), facts=facts, tasks=task_tree(), processes=spares
+        )
         return msgspec.json.encode(tree).decode()
-
-
-def check(form: StructuredOutputs) -> bytes:
-    """Check one form; the reason of its refusal, or `_ACCEPTED`."""
-    try:
-        check_grammar(form)
-    except InvalidParameter as refusal:
-        return refusal.reason.encode()
-    return _ACCEPTED
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import pathlib
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from triolet.engine.worker import process as worker_process
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds, run_until_stopped
 from triolet.nurseries.processes.counter_page import open_counter_memory
-from triolet.nurseries.processes.forked_call import CallLimits
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.runtime.config import JournalSettings
 from triolet.runtime.events import Draining, Serving
@@ -248,13 +247,24 @@ async def use_forms(folder: pathlib.Path, steps: CancelAtStep) -> None:
                 await channel.send(TreeRequest(1))
                 await channel.receive()
 
-        await run_beside(steps, partial(form_process.main, call=_call_here), fds, part)
+        await run_beside(steps, partial(form_process.main, make_calls=_CallsHere), fds, part)
 
 
-async def _call_here(function: Callable[[], bytes], limits: CallLimits) -> bytes:
-    """A process with threads cannot fork."""
-    await trio.lowlevel.checkpoint()
-    return function()
+class _CallsHere:
+    """Checks in this process, since one with threads cannot fork."""
+
+    waiting_pid = None
+
+    @asynccontextmanager
+    async def open_call(self, argument: bytes) -> AsyncIterator[bytes]:
+        await trio.lowlevel.checkpoint()
+        yield form_process.check(argument)
+
+    def prepare(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
 
 
 # From the kernel's prctl.h.

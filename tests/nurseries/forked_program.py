@@ -10,15 +10,18 @@ from collections.abc import Callable
 import trio
 import trio.testing
 
+from triolet.fuzz.observers import state_of
 from triolet.nurseries.processes.forked_call import (
     RESULT_BYTES_MAX,
     CallLimits,
     ForkedCallDied,
-    call_forked,
+    ForkedCalls,
 )
 from triolet.nurseries.processes.orphans import child_pids
 
 LIMITS = CallLimits(cpu_s=1, memory_bytes=64 << 20, stack_bytes=1 << 20)
+# Longer than the buffer of a socket.
+LONG = 1 << 20
 
 
 def fill_memory() -> bytes:
@@ -59,18 +62,45 @@ CALLS: dict[str, Callable[[], bytes]] = {
 }
 
 
+def call(argument: bytes) -> bytes:
+    """The function of this name, or the length of what is none."""
+    name = argument.decode()
+    return CALLS[name]() if name in CALLS else b"%d bytes" % len(argument)
+
+
+async def end_of(calls: ForkedCalls, argument: bytes) -> object:
+    """Its result, or how it died."""
+    try:
+        async with calls.open_call(argument) as result:
+            return result.decode()
+    except ForkedCallDied as death:
+        return [death.cause, death.is_own_fault]
+
+
 async def main() -> None:
-    """Every call, then one that is cancelled."""
-    ends: dict[str, object] = {}
-    for name, function in CALLS.items():
-        try:
-            ends[name] = (await call_forked(function, LIMITS)).decode()
-        except ForkedCallDied as death:
-            ends[name] = [death.cause, death.is_own_fault]
+    """Every call, twice: in a copy of then, and in one that was forked ahead; and what may become
+    of one that waits. Then calls that are cancelled."""
+    calls = ForkedCalls(call, LIMITS, practice=b"result")
+    ends = {name: await end_of(calls, name.encode()) for name in CALLS}
+    for name in CALLS:
+        calls.prepare()
+        ends[f"ahead: {name}"] = await end_of(calls, name.encode())
+    ends["long"] = await end_of(calls, bytes(LONG))
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        calls.prepare()
+        assert calls.waiting_pid is not None
+        os.kill(calls.waiting_pid, number)
+        while state_of(calls.waiting_pid) not in ("Z", "T"):
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        ends[f"waited, {number.name}"] = await end_of(calls, b"result")
+    calls.prepare()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(call_forked, never_end, LIMITS)
+        for _ in range(2):
+            nursery.start_soon(end_of, calls, b"processor")
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel("the test is over")
+    calls.prepare()
+    await calls.aclose()
     ends["children left"] = len(child_pids(os.getpid()))
     sys.stdout.write(json.dumps(ends))
 

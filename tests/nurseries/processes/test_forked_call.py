@@ -18,6 +18,11 @@ ENDS = {
     "raises": ["exited with code 1", True],
     "killed": ["was killed by SIGKILL", False],
     "stopped": ["was stopped from outside", False],
+}
+WAITED = {
+    "long": f"{1 << 20} bytes",
+    "waited, SIGKILL": "found",  # by another copy
+    "waited, SIGSTOP": ["was stopped from outside", False],
     "children left": 0,
 }
 
@@ -27,7 +32,8 @@ def test_a_call_ends_with_its_result_or_says_how_it_died() -> None:
         [sys.executable, "-m", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )
     ends = json.loads(done.stdout)
-    # Standard ones, the result's pipe, and the folder that is being listed.
-    assert len(json.loads(ends.pop("descriptors"))) <= 5
-    assert ends == ENDS
+    for name in ("descriptors", "ahead: descriptors"):
+        # Standard ones, the socket, and the folder that is being listed.
+        assert len(json.loads(ends.pop(name))) <= 5
+    assert ends == ENDS | {f"ahead: {name}": end for name, end in ENDS.items()} | WAITED
     assert done.stderr == "", "what a library says of a client's text is in no log"

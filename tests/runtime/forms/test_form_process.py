@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -15,8 +16,10 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.nurseries.processes.orphans import child_pids
+from triolet.nurseries.processes.spares import SPARE
 from triolet.nurseries.processes.watched import Watch
 from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import FormsUnavailable
 from triolet.runtime.events import ChildReady
@@ -54,6 +57,19 @@ class Bed:
     def pid(self) -> int:
         return self.fleet.processes.ready[0].process.pid
 
+    async def spares(self) -> list[int]:
+        """The copies that wait for a form, as the tree lists them."""
+        text = await self.fleet.processes.ready[0].tree()
+        tree = msgspec.json.decode(text, type=ProcessTree)
+        assert all(each.name.startswith(SPARE) for each in tree.processes)
+        return [each.pid for each in tree.processes]
+
+    async def copy_in_check(self) -> int:
+        """The copy that checks a form."""
+        while not (found := set(child_pids(self.pid())) - set(await self.spares())):
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        return found.pop()
+
     def forget(self) -> None:
         """Check everything anew."""
         self.client.queue = FormQueue()
@@ -87,6 +103,8 @@ async def test_forms_wait_for_the_process_and_are_answered() -> None:
             "cannot be served: schemas with `not` are not supported"
         )
         assert await bed.check(StructuredOutputs.regex("(")) != ""
+        while child_pids(bed.pid()) != await bed.spares():  # one waits for the next form
+            await trio.testing.wait_all_tasks_blocked(0.001)
         facts = await facts_of(bed.fleet.processes.ready[0])
         assert facts["checked"] == 3
         assert facts["checks that died"] == 0
@@ -108,12 +126,9 @@ async def test_a_check_that_is_killed_or_stopped_begins_again() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bed.check, SLOW)
             for number in (signal.SIGKILL, signal.SIGSTOP):
-                copies: list[int] = []
-                while not copies:
-                    await trio.testing.wait_all_tasks_blocked(0.001)
-                    copies = child_pids(bed.pid())
-                os.kill(copies[0], number)
-                while copies[0] in child_pids(bed.pid()):
+                copy = await bed.copy_in_check()
+                os.kill(copy, number)
+                while copy in child_pids(bed.pid()):
                     await trio.testing.wait_all_tasks_blocked(0.001)
         assert bed.client.queue.verdict(SLOW, trio.current_time()) is not None
         assert len(bed.diary.of(ChildReady)) == 1
