@@ -14,6 +14,7 @@ import trio
 from ...engine.grammar.text import check_grammar
 from ...engine.structured_outputs import StructuredOutputs
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import start_service_soon
 from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
@@ -56,8 +57,8 @@ class FormClient:
     _ended: dict[bytes, trio.Event] = attrs.field(factory=dict, init=False)
     # The newest socket, until it is taken.
     _link: socket.socket | None = attrs.field(default=None, init=False)
-    # Set and replaced when there is something to send, or a new socket.
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Rung when there is something to send, or a new socket: `run` waits, or `_send`, never both.
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
     _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
 
     async def check(self, form: StructuredOutputs, principal: str) -> None:
@@ -67,7 +68,7 @@ class FormClient:
             check = self.queue.handle_wanted(form, principal)
             self.wanted.set()
             ended = self._ended.setdefault(check.digest, trio.Event())
-            self._notify()
+            self._changed.ring()
             try:
                 with trio.move_on_after(self.wait_s), waiting_for("its form to be checked"):
                     await ended.wait()
@@ -87,7 +88,7 @@ class FormClient:
         self._link = link
         if self._scope is not None:
             self._scope.cancel("another process checks forms now")
-        self._notify()
+        self._changed.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `form-checks`; never returns unless cancelled. Sockets end with it."""
@@ -120,11 +121,10 @@ class FormClient:
         """Background task `form-sender`, until the other end is gone."""
         try:
             while True:
-                changed = self._changed
                 for check in self.queue.next_checks():
                     await channel.send_patiently(check)
                 with waiting_for("forms to check"):
-                    await changed.wait()
+                    await self._changed.wait()
         except trio.BrokenResourceError:
             link.cancel("the process that checks forms is gone")
 
@@ -141,12 +141,8 @@ class FormClient:
             check = self.queue.handle_checked(answer, trio.current_time())
             if check is not None:
                 self._finish(check.digest)
-            self._notify()
+            self._changed.ring()
 
     def _finish(self, digest: bytes) -> None:
         if (ended := self._ended.pop(digest, None)) is not None:
             ended.set()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
