@@ -15,8 +15,10 @@ from typing import Any
 import attrs
 import trio
 
+from ..nurseries.tasks.service import open_service
 from ..runtime.config import JournalSettings
 from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
+from ..runtime.frontend.client_tasks import run_adopted_forms
 from ..runtime.frontend.frontend import Frontend
 from ..runtime.journal.disk_file import open_disk_journal
 from ..runtime.journal.journal import Journal, open_journal
@@ -133,6 +135,10 @@ class HomeOpener:
                         application.totals.open_page(fds.get("counters"), self.rank),
                         open_span_export(tracer, url, os.environ, application.counters),
                         open_frontend_services(channel, frontend.client),
+                        open_service(
+                            partial(run_adopted_forms, frontend.client, self.inputs.forms),
+                            name="adopted-forms",
+                        ),
                         open_queue_source() as source,
                     ):
                         endpoints = channel.endpoints

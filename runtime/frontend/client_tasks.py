@@ -1,13 +1,20 @@
-"""Background tasks of the core client: outputs from engines, and requests that wait too long.
+"""Background tasks of the core client: outputs from engines, requests that wait too long, forms of
+requests from a journal.
 
-Apart from the client, all of whose calls are synchronous: these two wait.
+Apart from the client, all of whose calls are synchronous: these wait.
 """
+
+from itertools import groupby
 
 import trio
 
-from ...nurseries.tasks.background import always_waits_for
+from ...engine.errors import EngineError, InvalidParameter
+from ...nurseries.tasks.background import always_waits_for, waiting_for
 from ...transports.links.channel import Channel
+from ..errors import FormsUnavailable
+from ..forms.form_client import FormChecker
 from .core_client import CoreClient
+from .ledger_entry import LedgerEntry
 
 # vLLM's slice: about a millisecond of work between two checkpoints.
 SLICE_OUTPUTS = 128
@@ -62,3 +69,55 @@ async def run_replay_deadlines(
         with trio.move_on_at(client.ledger.replays.next_deadline()):
             await client.replays_changed.wait()
         client.place_waiting()
+
+
+async def run_adopted_forms(
+    client: CoreClient,
+    forms: FormChecker,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `adopted-forms`: checks forms that a journal brought back, before an engine
+    gets them; never returns.
+
+    Another version of the library may have accepted them. What an engine goes on with is not sent,
+    so it needs no check before it is lost there; nothing without a form waits for this task.
+    Cancellation: what waits ends with the frontend.
+    """
+    task_status.started()
+    while True:
+        changed, unchecked = client.replays_changed, client.ledger.replays.unchecked()
+        unchecked.sort(key=_principal)
+        async with trio.open_nursery() as nursery:
+            for _, entries in groupby(unchecked, key=_principal):
+                nursery.start_soon(_check_again, client, forms, list(entries), name="form-again")
+        with waiting_for("forms of a journal to check"):
+            await changed.wait()
+
+
+def _principal(entry: LedgerEntry) -> str:
+    return entry.request.principal
+
+
+async def _check_again(client: CoreClient, forms: FormChecker, entries: list[LedgerEntry]) -> None:
+    """Task `form-again`: the forms of one principal, one after the other."""
+    for entry in entries:
+        form = entry.request.sampling.structured_outputs
+        refusal: EngineError | None = None
+        assert form is not None, "it waits for a check of it"
+        try:
+            await forms.check(form, entry.request.principal)
+        except (InvalidParameter, FormsUnavailable) as error:
+            refusal = error
+        if client.ledger.get(entry.request.request_id) is entry:  # its client has not left
+            _handle_checked(client, entry, refusal)
+
+
+def _handle_checked(client: CoreClient, entry: LedgerEntry, refusal: EngineError | None) -> None:
+    entry.awaits_check = False
+    if refusal is not None:
+        client.ledger.handle_give_up(entry, trio.current_time())
+        if entry.sink is not None:
+            entry.sink.fail(refusal)
+    client.place_waiting()
+    client.announce_waiting([entry])

@@ -127,7 +127,7 @@ class CoreClient:
             if note is not None and self.journal is not None:
                 self.journal.forget(note.name)
             raise
-        self._announce_waiting(waiting)
+        self.announce_waiting(waiting)
 
     def abort(self, sink: RequestSink, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
@@ -168,7 +168,7 @@ class CoreClient:
             return
         lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
         self._engines_changed()
-        self._announce_waiting(lost)
+        self.announce_waiting(lost)
 
     def handle_rebuilt(self) -> None:
         """The ledger is whole: links begin, streams of engines that are gone go on elsewhere."""
@@ -179,7 +179,7 @@ class CoreClient:
         for peer in sorted(held):
             self._begin_link(peer)
         self._engines_changed()
-        self._announce_waiting(lost)
+        self.announce_waiting(lost)
 
     def _forget(self, peer: Peer, cause: str) -> list[LedgerEntry]:
         """An engine is gone: drop its link, counts and calls. Returns its requests, which wait."""
@@ -256,7 +256,7 @@ class CoreClient:
             event = RequestEvent(RequestEventKind.MIGRATED, exact=exact)
             self.deliver(entry, entry.output_of(event))
 
-    def _announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
+    def announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
         """Of these, those that were not placed at once: the timer and who asked hear of it."""
         waiting = [entry for entry in entries if entry.state.status is LedgerStatus.UNPLACED]
         if not waiting:
@@ -332,7 +332,7 @@ class CoreClient:
             if any(output.error_code == EngineDraining.code for output in outputs.outputs):
                 self.engines.handle_draining(peer)
             self._engines_changed()
-            self._announce_waiting(accepted.refused)
+            self.announce_waiting(accepted.refused)
         return accepted
 
     def _handle_message(self, peer: Peer, message: object) -> None:
@@ -345,7 +345,7 @@ class CoreClient:
             case ResyncReply():
                 lost = self.ledger.handle_resync_reply(peer, message, trio.current_time())
                 self.place_waiting()
-                self._announce_waiting(lost)
+                self.announce_waiting(lost)
             case UtilityReply():
                 self._calls.handle_reply(peer, message)
             case _:

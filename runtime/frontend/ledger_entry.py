@@ -200,6 +200,8 @@ class LedgerEntry:
     token_at: float = math.inf
     # A life of its frontend before this one began it, and no token has come since.
     is_adopted: bool = False
+    # Its form comes from a journal, and no life of this frontend has checked it yet.
+    awaits_check: bool = False
     # Which engine had it last, if one had in this life.
     left: Peer | None = None
     # Sendings since the last new token, with the one that brought it; not counted are refusals for
@@ -236,6 +238,7 @@ class LedgerEntry:
     def handle_adopted(self, attempt: int, peer: Peer | None, ready: Numerics | None) -> None:
         """A frontend of before sent it so; without engine it waits for one."""
         self.state.is_measured, self.is_adopted = False, True
+        self.awaits_check = self.request.sampling.structured_outputs is not None
         self.attempt, self.peer = attempt, peer
         if ready is not None:
             self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise

@@ -12,6 +12,9 @@
 One that still waits in the queue of its engine may go elsewhere, too: a death moves all to those
 that are left, which queue what they cannot run, while the successor, back in no time, would idle.
 
+A request whose form comes from a journal goes nowhere before that was checked, however long it
+takes: whoever checks it has a bound of his own.
+
 A request that an engine refuses because it drains has lost no attempt, and goes on waiting from
 when it was lost first. Nor has one that still waited in the queue of an engine that died: where
 more come over than run at once, the last have waited through a dozen deaths in a minute.
@@ -103,6 +106,10 @@ class ReplayPolicy:
                 decisions.append(PlaceOn(entry, exact, True))
         return [decision for decision in decisions if decision is not None]
 
+    def unchecked(self) -> list[LedgerEntry]:
+        """Those whose forms are to be checked first, in the order in which they were lost."""
+        return [entry for entry in self._waiting if entry.awaits_check]
+
     def next_deadline(self) -> float:
         """When `decide` gives up the next one; inf: none waits."""
         return min(map(self._late_at, self._waiting), default=math.inf)
@@ -112,6 +119,8 @@ class ReplayPolicy:
         return sum(_turn(other) < _turn(entry) for other in self._waiting)
 
     def _decide(self, entry: LedgerEntry, now: float) -> ReplayDecision | None:
+        if entry.awaits_check:
+            return None
         is_late = now >= self._late_at(entry)
         if entry.attempts < self.settings.replay_attempts_max:
             engines = self._allowed(entry, any_rank=is_late)
@@ -136,6 +145,8 @@ class ReplayPolicy:
 
     def _late_at(self, entry: LedgerEntry) -> float:
         """When it is given up: at once if no engine would help."""
+        if entry.awaits_check:
+            return math.inf
         is_helpless = not (is_reproducible(entry) or entry.request.inexact_ok)
         if is_helpless or entry.attempts >= self.settings.replay_attempts_max:
             return entry.lost_at

@@ -142,7 +142,7 @@ FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
     "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
     "counters", "journal-sync", "watched", "viewers", "keep-alive",
-    "throughput-log", "form-checks", "form-sender",
+    "throughput-log", "form-checks", "form-sender", "adopted-forms",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
