@@ -30,8 +30,20 @@ from .checkers import (
     judge_stream,
 )
 from .clients import open_events
-from .fault_plan import DECK, DISK, LINKS, NETWORK, NO_FDS, STARVES, Fault, FaultKind, Transport
+from .fault_plan import (
+    DECK,
+    DISK,
+    FORMS,
+    LINKS,
+    NETWORK,
+    NO_FDS,
+    STARVES,
+    Fault,
+    FaultKind,
+    Transport,
+)
 from .fault_run import RECOVERY_S, FaultRunner
+from .form_faults import run_form_fault
 from .history import Ending, StreamHistory, Violation
 from .keepsakes import Keepsakes
 from .learning import Answers, answers_of, judge_null, run_scripts
@@ -356,6 +368,8 @@ async def _run_fault(
         is_full = fault.kind is FaultKind.FULL_DISK
         run = run_full_disk if is_full else run_torn_journals
         await runner.make(outcome, partial(run, runner, fault, outcome, nursery))
+    elif fault.kind in FORMS:
+        await runner.make(outcome, partial(run_form_fault, runner, fault, outcome))
     elif fault.kind in LINKS:
         await runner.make(outcome, partial(run_link, runner, fault, outcome, nursery))
     elif fault.kind in NETWORK:

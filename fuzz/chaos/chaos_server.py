@@ -2,9 +2,9 @@
 
     python -m triolet.fuzz.chaos.chaos_server ISAS serve …
 
-Their workers know poisons (`poisoned_worker`). ISAS are instruction sets by rank, with commas
-between them, of which the last one goes on; an empty one is the best. With two, as on machines of
-different kinds, tokens and numerics ids differ.
+Their workers and form processes know poisons (`poisoned_worker`, `poisoned_forms`). ISAS are
+instruction sets by rank, with commas between them, of which the last one goes on; an empty one is
+the best. With two, as on machines of different kinds, tokens and numerics ids differ.
 """
 
 import runpy
@@ -15,6 +15,7 @@ import attrs
 
 from ...runtime.processes import root
 from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.processes.form_fleet import FormFleet
 from .poisoned_engine import WORKER_MODULE
 
 
@@ -38,8 +39,16 @@ class ChaosFleet(EngineFleet):
         return super().handle_starting(rank, epoch)
 
 
+class ChaosForms(FormFleet):
+    """Form processes that know poisons."""
+
+    def __attrs_post_init__(self) -> None:
+        self.module = f"{__package__}.poisoned_forms"
+        super().__attrs_post_init__()
+
+
 if __name__ == "__main__":
     ChaosFleet.isas = tuple(sys.argv.pop(1).split(","))
     roots: Any = root
-    roots.EngineFleet = ChaosFleet
+    roots.EngineFleet, roots.FormFleet = ChaosFleet, ChaosForms
     runpy.run_module("triolet", run_name="__main__")

@@ -26,6 +26,8 @@ HEALTH_TRUTH_S = 2.0
 ABORT_STEPS_MAX = 2
 # From the frontend's order to the engine that reads it, on two busy cores.
 ABORT_NEWS_S = 0.2
+# How a form is refused whose checks die.
+CRASHED = "the process that checked it"
 # How the log and /health tell of journals.
 GIVEN_UP, DISK_FULL = "the journal is given up", "File too large"
 ENDS_EARLY = "the journal ends before its end"
@@ -291,6 +293,26 @@ def judge_poison(
     if at_last != after:
         found.append(Violation("I10", f"{again.name}: {dict(after)} became {dict(at_last)}"))
     return [*first.violations, *again.violations, *found]
+
+
+def judge_form_fault(
+    fault: Fault,
+    asked: Sequence[StreamHistory],
+    bombs: Sequence[StreamHistory],
+    pids: Sequence[Mapping[str, int]],
+) -> list[Violation]:
+    """I7 and I13 of a fault in mid-check: each form is answered on the connection that asked, a
+    bomb is refused, and no process is another but the one that died. {place: pid} twice."""
+    wrong = [each for each in asked if each.ending is not Ending.FINISHED]
+    wrong += [bomb for bomb in bombs if CRASHED not in bomb.message]
+    return [
+        *(Violation("I13", f"{h.name}: {h.ending} {h.code}: {h.message}") for h in wrong),
+        *(
+            Violation("I7", f"{place}: pid {pid} was followed by {pids[1].get(place)}")
+            for place, pid in pids[0].items()
+            if (pids[1].get(place) == pid) is (place in fault.deaths)
+        ),
+    ]
 
 
 def judge_starved(

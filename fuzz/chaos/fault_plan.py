@@ -94,6 +94,12 @@ class FaultKind(enum.StrEnum):
     LINK_DELAY = "link delay"  # now and again
     CONTROL_CUT_ENGINE = "control cut engine"  # from the root: an engine without it ends
     CONTROL_CUT_FRONTEND = "control cut frontend"
+    KILL_FORMS = "kill form process"  # while it checks a form, as all of these
+    HANG_FORMS = "stop form process for ever"
+    KILL_CHECK = "kill form check"  # the copy that checks one form
+    HANG_CHECK = "stop form check for ever"
+    FORM_BOMB = "form bomb"  # a form whose check fills memory, or burns the processor
+    KILL_CHECKED = "kill frontend in check"  # that waits for a form
     FULL_DISK = "full disk"  # of a frontend's journal
     TORN_JOURNAL = "kill root, tear journals"
 
@@ -137,6 +143,17 @@ ON_WORKER = frozenset(
         FaultKind.STARVE_WORKER,
     }
 )
+# Of forms that are checked, and of who checks them.
+FORMS = frozenset(
+    {
+        FaultKind.KILL_FORMS,
+        FaultKind.HANG_FORMS,
+        FaultKind.KILL_CHECK,
+        FaultKind.HANG_CHECK,
+        FaultKind.FORM_BOMB,
+        FaultKind.KILL_CHECKED,
+    }
+)
 # What stands still must be ended by whoever watches it.
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
 # In one of its phases.
@@ -168,6 +185,7 @@ ON_FRONTEND = frozenset(
         FaultKind.NO_FDS_FRONTEND,
         FaultKind.CONTROL_CUT_FRONTEND,
         FaultKind.FULL_DISK,
+        FaultKind.KILL_CHECKED,
     }
 )
 # Its next descriptor is not to be had.
@@ -203,6 +221,9 @@ KILLS = frozenset(
         FaultKind.KILL_THREE,
         FaultKind.KILL_FRONTENDS,
         FaultKind.KILL_FRONT,
+        FaultKind.KILL_FORMS,
+        FaultKind.HANG_FORMS,
+        FaultKind.KILL_CHECKED,
     }
 )
 STOPS = frozenset(
@@ -256,6 +277,8 @@ class Fault:
             return "root"
         if self.kind in ON_FRONTEND:
             return f"frontend {self.rank}"
+        if self.kind in FORMS:
+            return f"forms {self.rank}"
         if self.kind in ON_WORKER:
             return f"engine {self.rank}/worker {self.worker}"
         return f"engine {self.rank}" if self.kind in ON_ENGINE else ""
@@ -342,7 +365,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     return Fault(
         number=number,
         kind=kind,
-        rank=frontend if kind in ON_FRONTEND else engine,
+        rank=frontend if kind in ON_FRONTEND | FORMS else engine,
         transport=Transport.SOCKET if kind in _ON_SOCKET else transport,
         script=script,
         token=token,

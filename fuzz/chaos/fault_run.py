@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
@@ -274,7 +275,7 @@ class FaultRunner:
             history.give_up(trio.current_time())
 
     async def _reach(
-        self, fault: Fault, connection: EventConnection, history: StreamHistory, **fields: object
+        self, fault: Fault, connection: EventConnection, history: StreamHistory, **fields: Any
     ) -> None:
         """Ask, with these fields, and read as far as the fault's moment. Raises `Lost`."""
         await connection.create(PROBES[fault.script].body(**fields))

@@ -49,10 +49,15 @@ class Script:
     tokens: int
     # So long its tokens may wait for each other: an engine dies with some that it has not told.
     merge_ms: int = 0
+    # A grammar without an end.
+    form: str = ""
 
-    def body(self, **fields: Any) -> dict[str, Any]:
-        """As a Responses request; `fields` are added."""
-        runtime = {"seed": self.seed, "ignore_eos": True, "token_ids": True}
+    def body(self, note: str = "", **fields: Any) -> dict[str, Any]:
+        """As a Responses request; `fields` are added. `note` is put into its form, if it has one,
+        which is another form by that, with the same answers."""
+        runtime: dict[str, Any] = {"seed": self.seed, "ignore_eos": True, "token_ids": True}
+        if self.form:
+            runtime["structured_outputs"] = {"grammar": f"{self.form}\n// {note}\n"}
         return {
             "input": self.prompt,
             "max_output_tokens": self.tokens,
@@ -69,16 +74,30 @@ BYSTANDERS = tuple(
     for seed, prompt in enumerate(PROMPTS, 10)
     for tokens, merge_ms in ((SHORT_TOKENS, 0), (MIDDLE_TOKENS, 0), (MIDDLE_TOKENS, MERGE_MS))
 )
+# Answers of a given form, which is checked anew for each of them.
+FORMED = tuple(
+    Script(prompt, seed, tokens, form=form)
+    for seed, (prompt, tokens, form) in enumerate(
+        (
+            (PROMPTS[0], SHORT_TOKENS, "start: /[a-z ]*/"),
+            (PROMPTS[1], MIDDLE_TOKENS, "start: /([0-9]+, )*/"),
+        ),
+        40,
+    )
+)
 # Who comes in numbers, with long prompts, where there is no memory: more than is at hand.
 GUEST = Script(" ".join(80 * ["more and more"]), 30, SHORT_TOKENS)
 GUESTS = 48
 # And whose bodies are long, and never end.
 GLUTTONS, GLUTTON_BYTES = 8, 4 * 2**20
-SCRIPTS = (*PROBES, *BYSTANDERS, GUEST)
+SCRIPTS = (*PROBES, *BYSTANDERS, *FORMED, GUEST)
 
 
 def check_null_tokens(script: Script, token_ids: Sequence[int], vocab_size: int) -> list[Violation]:
-    """Whether these are the null executor's tokens; the first depends on the prompt, too."""
+    """Whether these are the null executor's tokens; the first depends on the prompt, too, and with
+    a form all depend on what it allows."""
+    if script.form:
+        return []
     for position in range(1, len(token_ids)):
         wanted = null_token(script.seed, position, token_ids[position - 1], vocab_size=vocab_size)
         if token_ids[position] != wanted:
@@ -188,7 +207,7 @@ async def run_script(
     """One stream, from its request to its end, by a client that comes back."""
     history = start_history(name, script, transport, key=key)
     history.comes_back = True
-    await read_whole(port, script.body(), history, patience=patience)
+    await read_whole(port, script.body(name), history, patience=patience)
     return history
 
 
@@ -234,7 +253,7 @@ class Bystanders:
 
     async def _run_http(self) -> None:
         while not self.stopping:
-            script = self.chance.choice(BYSTANDERS)
+            script = self.chance.choice(BYSTANDERS + FORMED)
             history = await run_script(
                 self.port,
                 script,
@@ -261,7 +280,7 @@ class Bystanders:
 
     def begin(self, lane: str, key: str, connected_s: float) -> tuple[Script, StreamHistory]:
         """A next stream on a lane of a socket that was opened at `connected_s`."""
-        script = self.chance.choice(BYSTANDERS)
+        script = self.chance.choice(BYSTANDERS + FORMED)
         name = f"{self._name()} lane {lane}"
         history = start_history(name, script, Transport.SOCKET, key=key)
         history.connected_s, history.comes_back = connected_s, True
@@ -324,7 +343,7 @@ class _Lanes:
         if self.bystanders.stopping or self.bystanders.key != connection.key:
             return
         script, self.running[lane] = self.bystanders.begin(lane, connection.key, self._connected_s)
-        await connection.create(script.body(stream_id=lane))
+        await connection.create(script.body(self.running[lane].name, stream_id=lane))
 
     async def _resume(self, lane: str, connection: SocketConnection) -> None:
         history = self.running[lane]

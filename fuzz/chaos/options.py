@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from ...engine.errors import InvalidParameter
 from ...engine.kernels.library import machine_isas
-from .fault_plan import DECK, DISK, FaultKind
+from .fault_plan import DECK, DISK, FORMS, FaultKind
 
 # What Python runs: the server of a user, and one that differs where a campaign needs it.
 PROGRAM = ("-m", "triolet")
@@ -214,7 +214,8 @@ class ChaosOptions:
 
     def program(self) -> Sequence[str]:
         """What Python runs: `triolet` itself wherever that will do."""
-        if self.unlike or (FaultKind.POISON in self.kinds() and not self.is_storm):
+        poisons = FORMS | {FaultKind.POISON}
+        if self.unlike or not (self.is_storm or poisons.isdisjoint(self.kinds())):
             return ("-m", CHAOS_SERVER, ",".join(self.isas()))
         return PROGRAM
 

@@ -6,6 +6,7 @@ as any other, but for these.
 
 import enum
 import os
+import select
 from collections.abc import Sequence, Set
 from functools import partial
 
@@ -25,6 +26,19 @@ class FormPoison(enum.StrEnum):
     COMPILE = "poisons-the-compiler"
     MASK = "poisons-the-mask"
     CONSUME = "poisons-the-matcher"
+
+
+class FormBurden(enum.StrEnum):
+    """What a form makes its check do besides: the word in its text."""
+
+    LINGER = "lingers-in-the-check"
+    FILL = "fills-the-memory"
+    BURN = "burns-the-processor"
+
+
+# A fault finds a check that lingers; two of them are over before anybody calls it slow.
+LINGER_S = 1.0
+_BLOCK_BYTES = 16 << 20
 
 
 def poison_of(text: str) -> FormPoison | None:
@@ -68,9 +82,16 @@ class PoisonedCompiler(GrammarCompiler):
 
 
 def check_poisoned(argument: bytes) -> bytes:
-    """A check that aborts at a poison."""
-    if poison_of(argument.decode()) is FormPoison.CHECK:
+    """A check that aborts at a poison, and bears the form's burden."""
+    text, filled = argument.decode(), []
+    if poison_of(text) is FormPoison.CHECK:
         os.abort()
+    if FormBurden.LINGER in text:
+        select.select([], [], [], LINGER_S)
+    while FormBurden.FILL in text:
+        filled.append(bytes([1]) * _BLOCK_BYTES)
+    while FormBurden.BURN in text:
+        pass
     return check(argument)
 
 

@@ -22,6 +22,7 @@ from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
     CONTROL_CUTS,
     DECK,
+    FORMS,
     IN_BOOT,
     KILLS,
     LINKS,
@@ -78,7 +79,7 @@ def test_every_fault_can_be_made(seed: int) -> None:
     for fault in make_plan(seed, 200, **SHAPE):
         if fault.place.startswith("engine"):
             assert fault.rank < 2
-        if fault.place.startswith("frontend"):
+        if fault.place.startswith(("frontend", "forms")):
             assert fault.rank < 3
         if fault.kind in LASTS:
             assert fault.seconds > 0
@@ -92,7 +93,8 @@ def test_every_fault_can_be_made(seed: int) -> None:
         assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
         assert bool(fault.phase) == (fault.kind in IN_BOOT)
-        assert bool(fault.place) == (fault.kind in KILLS | STOPS | STARVES | NO_FDS | LINKS)
+        placed = KILLS | STOPS | STARVES | NO_FDS | LINKS | FORMS
+        assert bool(fault.place) == (fault.kind in placed)
         if fault.kind is FaultKind.POISON:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
 

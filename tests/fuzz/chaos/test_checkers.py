@@ -7,6 +7,7 @@ import pytest
 
 from triolet.fuzz.chaos.checkers import (
     ABORT_STEPS_MAX,
+    CRASHED,
     RSS_GROWTH_BYTES_MAX,
     Disturbance,
     Expected,
@@ -14,6 +15,7 @@ from triolet.fuzz.chaos.checkers import (
     QuietLook,
     judge_abort,
     judge_epochs,
+    judge_form_fault,
     judge_full_disk,
     judge_health,
     judge_poison,
@@ -495,6 +497,31 @@ def test_what_is_starved_lives_or_dies_once(
     assert [violation.invariant for violation in found] == invariants
     found = judge_starved(attrs.evolve(STARVED, kind=FaultKind.STARVE_BOOT), BEFORE, now)
     assert [violation.invariant for violation in found] == in_boot
+
+
+@pytest.mark.parametrize(
+    ("asked", "bomb", "pids", "invariants"),
+    [
+        (WHOLE, CRASHED, {"forms 0": 4, "frontend 0": 2}, []),
+        # Not the client's own connection, a bomb that is served, or refused by a guess.
+        ([created(), delta(0)], CRASHED, {"forms 0": 4, "frontend 0": 2}, ["I13"]),
+        ([REFUSAL], CRASHED, {"forms 0": 4, "frontend 0": 2}, ["I13"]),
+        (WHOLE, "no process is there to check it", {"forms 0": 4, "frontend 0": 2}, ["I13"]),
+        # Nobody died, or somebody else besides, or came back as nobody.
+        (WHOLE, CRASHED, {"forms 0": 3, "frontend 0": 2}, ["I7"]),
+        (WHOLE, CRASHED, {"forms 0": 4, "frontend 0": 5}, ["I7"]),
+        (WHOLE, CRASHED, {"forms 0": 4}, ["I7"]),
+    ],
+)
+def test_a_fault_in_mid_check_ends_one_process_and_no_answer(
+    asked: list[dict[str, Any]], bomb: str, pids: dict[str, int], invariants: list[str]
+) -> None:
+    fault = attrs.evolve(STARVED, kind=FaultKind.KILL_FORMS, rank=0)
+    refused = history_of()
+    refused.end(Ending.REFUSED, 1.0, message=bomb)
+    before = {"forms 0": 3, "frontend 0": 2}
+    found = judge_form_fault(fault, [history_of(*asked)], [refused], (before, pids))
+    assert [violation.invariant for violation in found] == invariants
 
 
 def test_an_abort_takes_two_steps_and_the_time_of_the_news() -> None:
