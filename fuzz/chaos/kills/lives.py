@@ -6,7 +6,7 @@ import attrs
 
 from ....nurseries.tasks.task_tree import ProcessTree, TaskNode
 from ...observers import PROC, open_files
-from ..growth import SAMPLES_MIN, Growth, Sample, growth_of
+from ..report.growth import SAMPLES_MIN, Growth, Sample, growth_of
 
 
 @attrs.define(eq=False)

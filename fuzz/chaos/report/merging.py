@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 
-from ..growth import Growth, mean_growth
 from ..history import Violation
+from .growth import Growth, mean_growth
 from .report import FaultOutcome, Report
 from .timeline import STRIP_S, StreamLine
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from ....api.commands.figures import percentile
 from ..checkers import Disturbance
 from ..fault_plan import DISK, KILLS, LINKS, NETWORK, NO_FDS, STARVES, STOPS, FaultKind
-from ..growth import Growth
 from ..history import Ending, StreamHistory, Violation
 from .gaps import gap_lines, gaps_as_json, percentiles_of
+from .growth import Growth
 from .picture import picture
 from .timeline import FaultMark, StreamLine, Timeline, shown_lines
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 import trio
 
-from triolet.fuzz.chaos.growth import SAMPLES_MIN
 from triolet.fuzz.chaos.kills.lives import Lives, memory_bytes, tasks_of
 from triolet.fuzz.chaos.kills.storm import is_up, judge_spawns
+from triolet.fuzz.chaos.report.growth import SAMPLES_MIN
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 
 BEFORE = {"engine 0": 3, "frontend 0": 4}

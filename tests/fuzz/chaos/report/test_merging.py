@@ -9,9 +9,9 @@ import pytest
 from triolet.api.commands.figures import write_figures
 from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.chaos.command import chaos, digest_of_code, merge_files
-from triolet.fuzz.chaos.growth import SAMPLES_MIN, SPAN_MIN_S, Growth, mean_growth
 from triolet.fuzz.chaos.history import Ending, Violation
 from triolet.fuzz.chaos.options import ChaosOptions
+from triolet.fuzz.chaos.report.growth import SAMPLES_MIN, SPAN_MIN_S, Growth, mean_growth
 from triolet.fuzz.chaos.report.merging import CannotMerge, SavedReport, merged, read_report
 from triolet.fuzz.chaos.report.report import FaultOutcome, Report
 from triolet.fuzz.chaos.report.timeline import (

@@ -6,7 +6,7 @@ import random
 import attrs
 import pytest
 
-from triolet.fuzz.chaos.growth import SPAN_MIN_S, Sample, growth_of, slope_of
+from triolet.fuzz.chaos.report.growth import SPAN_MIN_S, Sample, growth_of, slope_of
 
 MIB = 2**20
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from .history import Violation
+from ..history import Violation
 
 MEMORY_MIB_PER_HOUR_MAX = 1.0
 # A shorter span says nothing of an hour.
