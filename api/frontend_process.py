@@ -23,7 +23,7 @@ from ..nurseries.processes.process import EXIT_HANDED_OVER
 from ..nurseries.processes.progress_page import open_slot, passes_shown
 from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess
-from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.background import start_background_task_soon, waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..runtime.forms.form_client import FormClient
@@ -229,7 +229,7 @@ class FrontendProcess:
                 case FormLink():
                     pass  # its descriptor was lost on the way: the other end sees that
                 case HostHome():
-                    nursery.start_soon(self._host, message, fds, name="guest-home")
+                    start_background_task_soon(nursery, self._host, message, fds, name="guest-home")
                 case EngineMembership():
                     for home in self._homes():
                         home.frontend.client.apply_membership(message)
@@ -239,7 +239,7 @@ class FrontendProcess:
                     self.home.application.metrics.frontend_restarts = message.restarts
                     self.home.application.foreign.handle_frontends(message)
                 case HandOver() if self.home.application.slots is not None:
-                    nursery.start_soon(self._hand_over, name="hand-over")
+                    start_background_task_soon(nursery, self._hand_over, name="hand-over")
                 case Drain() | HandOver():
                     for home in self._homes():
                         hands_over = isinstance(message, HandOver)
@@ -263,7 +263,7 @@ class FrontendProcess:
         asked = [home for home in self._homes() if home.number == call.frontend]
         answer = self.home.application.foreign.answer
         for home in asked:  # one, or none that we have (any more)
-            nursery.start_soon(answer, call, home.carry_out, name="foreign-call")
+            start_background_task_soon(nursery, answer, call, home.carry_out, name="foreign-call")
 
     async def _host(self, order: HostHome, fds: Sequence[int]) -> None:
         """Task: go on with a home beside our own, until cancelled.
@@ -305,7 +305,7 @@ class FrontendProcess:
     ) -> None:
         home.frontend.drain()
         drain = partial(home.drain, hands_over=hands_over)
-        nursery.start_soon(drain, name="drain")
+        start_background_task_soon(nursery, drain, name="drain")
 
     async def _hand_over(self) -> None:
         """Task: end at a moment when the next life can go on with every connection.

@@ -22,6 +22,7 @@ import trio
 from ..engine.errors import InvalidParameter
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
+from ..nurseries.tasks.background import start_background_task_soon
 from ..nurseries.tasks.service import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
@@ -261,7 +262,7 @@ class LLM:
         if self._nursery is None:
             call.end()
         else:
-            self._nursery.start_soon(self._answer, call, name="call")
+            start_background_task_soon(self._nursery, self._answer, call, name="call")
 
     async def _answer(self, call: _Call) -> None:
         try:

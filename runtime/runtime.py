@@ -347,6 +347,9 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
     """The background tasks of one frontend, for the body; the sockets outlive the handlers."""
     with single_errors_unwrapped():
         async with (
+            open_service(
+                channel.run_deadlines, name="link-deadlines", waits_for="links' deadlines"
+            ),
             open_service(channel.run_output, name="output-socket-thread", waits_for="frames"),
             open_service(channel.run_input, name="input-socket-thread", waits_for="frames"),
             open_service(partial(run_output_handler, client, channel), name="output-handler"),

@@ -94,6 +94,23 @@ FIREWALLS = {
     "triolet.fuzz.fuzzer": "whatever is raised is the finding",
     "triolet.fuzz.simulator.kernel": "whatever a simulated process raises is its exit",
 }
+# Starts of a task that has no name, handle and cancel scope of its own, by module and function: it
+# ends with the call that starts it, or is one half of a background task. All others are started by
+# `start_background_task` and its kin, in `nurseries.tasks`, the one room that is not looked at.
+PARTS_OF_A_CALL = {
+    "triolet.api.commands.batch.run": "requests in flight; over with the last answer",
+    "triolet.runtime.llm._generate_all": "prompts in flight; over with the last answer",
+    "triolet.runtime.processes.frontend_fleet.drain": "one message each, with a deadline",
+    "triolet.engine.process.executor.trees": "one question each, with a deadline",
+    "triolet.engine.process.step_rings._take_answers": "answers of one step, with a deadline",
+    "triolet.nurseries.processes.kept_process.keep_while": "watches deaths as long as one wait",
+    "triolet.nurseries.processes.death_watch._wait_any": "the first witness ends the others",
+    "triolet.nurseries.processes.process._ready_or_dead": "watches a death until one is ready",
+    "triolet.nurseries.processes.process_pool._start_all": "over when the ranks have started",
+    "triolet.nurseries.processes.child._run_death_monitor": "the death monitor's own eyes",
+    # This floor does not know `nurseries`.
+    "triolet.transports.links.zmq_thread.run": "the wait for the thread that this very task owns",
+}
 BANNED = {
     "time.sleep", "weakref.finalize", "trio.run_process", "torch.load",
     "trio.lowlevel.open_process", "threading.Thread", "atexit.register",
@@ -278,6 +295,27 @@ def banned_constructs(module: Module) -> Iterator[str]:
 
 def test_banned_constructs() -> None:
     assert broken_in_house(banned_constructs) == {}
+
+
+def _bare_starts(nodes: Iterable[ast.AST], function: str) -> Iterator[str]:
+    """Innermost functions with `nursery.start_soon(…)` or `await nursery.start(…)` in them."""
+    for node in nodes:
+        inner = node.name if isinstance(node, FunctionNode) else function
+        match node:
+            case ast.Call(func=ast.Attribute(value=nursery, attr="start_soon" | "start" as attr)):
+                if attr == "start_soon" or "nursery" in ast.unparse(nursery):
+                    yield inner
+        yield from _bare_starts(ast.iter_child_nodes(node), inner)
+
+
+def test_tasks_that_outlive_a_call_have_a_name_a_handle_and_a_scope() -> None:
+    bare = {
+        f"{module.name}.{function}"
+        for module in house_modules()
+        if module.room in PRODUCT and not module.name.startswith("triolet.nurseries.tasks.")
+        for function in _bare_starts([module.tree], "")
+    }
+    assert bare == set(PARTS_OF_A_CALL)
 
 
 def bad_habits(module: Module) -> Iterator[str]:

@@ -20,6 +20,7 @@ import msgspec
 import trio
 
 from ...engine.errors import InvalidParameter
+from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.events import ChildProgress, ChildStopped, OnEvent
 from ...runtime.processes.root import Root
@@ -129,8 +130,9 @@ async def _open_server(
     plan = await fetch_plan(make_plan(model, tree), model, tree, on_event)
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(Root(plan, on_event).run, name="server")
-            yield BatchServer.of(address, key)
+            run = Root(plan, on_event).run
+            task = await start_background_task(nursery, run, name="server")
+            yield BatchServer.of(task.value, key)
             nursery.cancel_scope.cancel("the batch is through")
 
 

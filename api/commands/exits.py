@@ -23,6 +23,7 @@ import trio
 
 from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.plain_text import for_terminal
+from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
 from ...runtime.errors import (
     ControlCallRefused,
@@ -96,7 +97,7 @@ async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
     stop = trio.CancelScope()
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            await nursery.start(_cancel_when_terminated, stop)
+            await start_background_task(nursery, _cancel_when_terminated, stop, name="signals")
             with stop:
                 value = await main()
             nursery.cancel_scope.cancel("the command is through")

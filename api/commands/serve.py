@@ -16,6 +16,7 @@ from ...nurseries.logs import open_log
 from ...nurseries.processes.heap import settle_quiet_heap
 from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.processes.title import set_title
+from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
 from ...runtime.processes.root import Root, ServePlan
@@ -98,7 +99,7 @@ async def take_signals(
                 now = trio.current_time()
                 if drains_since_s is None:
                     drains_since_s = now
-                    nursery.start_soon(_drain, drain, stop, name="drain")
+                    start_background_task_soon(nursery, _drain, drain, stop, name="drain")
                 elif now - drains_since_s >= ONE_WISH_S:
                     logger.warning("aborting")
                     stop.cancel(f"{signal.Signals(number).name} came again")

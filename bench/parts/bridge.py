@@ -225,13 +225,13 @@ def spawn_channel_sender(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 async def start(nursery: trio.Nursery, channel: HubChannel | SpokeChannel) -> None:
-    """Both tasks of a channel."""
-    for task in (channel.run_input, channel.run_output):
+    """All tasks of a channel."""
+    for task in (channel.run_deadlines, channel.run_input, channel.run_output):
 
         async def run(
             task_status: trio.TaskStatus[str], task: Callable[..., object] = task
         ) -> None:
-            await task(task_status=task_status)  # type: ignore[misc]  # both are coroutines
+            await task(task_status=task_status)  # type: ignore[misc]  # all are coroutines
 
         await nursery.start(run)
 

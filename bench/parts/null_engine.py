@@ -116,6 +116,7 @@ async def run(control_fd: int, endpoints: list[str], token_ids: list[int]) -> No
         open_spoke(ENGINE, codec_in, codec_out) as channel,
         trio.open_nursery() as nursery,
     ):
+        await nursery.start(channel.run_deadlines)
         await nursery.start(channel.run_output)
         await nursery.start(channel.run_input)
         channel.connect(FRONTEND, *endpoints)

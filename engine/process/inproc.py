@@ -19,6 +19,7 @@ import trio
 
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
+from ...nurseries.tasks.thread import run_thread
 from ...transports.links.channel import Channel
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
@@ -65,22 +66,9 @@ class InprocExecutor:
 
         Cancellation waits for the step in hand: its thread is not abandoned.
         """
-        token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            thread = partial(
-                trio.to_thread.run_sync,
-                self._run_thread,
-                token,
-                abandon_on_cancel=False,
-                limiter=trio.CapacityLimiter(1),
-                thread_name="inproc-steps",
-            )
-            nursery.start_soon(thread, name="step-thread")
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._orders.put(None)
+        task_status.started()
+        thread = partial(self._run_thread, trio.lowlevel.current_trio_token())
+        await run_thread(thread, stop=lambda: self._orders.put(None), name="inproc-steps")
 
     @property
     def generation(self) -> int:

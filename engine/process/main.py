@@ -163,6 +163,9 @@ class EngineProcess:
             spares=self._spares,
         )
         async with (
+            open_service(
+                self.channel.run_deadlines, name="link-deadlines", waits_for="links' deadlines"
+            ),
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
             open_service(self.channel.run_input, name="input-socket-thread", waits_for="frames"),
             trio.open_nursery() as nursery,

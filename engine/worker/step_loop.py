@@ -1,8 +1,8 @@
 """The step loop of a worker: take a step from the ring, compute it, answer; in a thread of its own.
 
-The thread is the one `to_thread` child of the worker's nursery, so that trio stays responsive while
-a step computes. It ends when the stop signal is set, within a step's time. Whatever a step raises
-is answered with its traceback, and the loop goes on: the engine decides.
+The thread is the one `to_thread` call of the worker, awaited by the task `step-loop`, so that trio
+stays responsive while a step computes. It ends when the stop signal is set, within a step's time.
+Whatever a step raises is answered with its traceback, and the loop goes on: the engine decides.
 """
 
 import os
@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...nurseries.processes.progress_page import ProgressSlot, private_slot
+from ...nurseries.tasks.thread import run_thread
 from ...transports.codec import Codec
 from ...transports.rings.shm_ring import RingClosed, RingReader, RingWriter
 from ..step_messages import Mask, Step, StepFailure, StepResult, make_ring_codecs
@@ -74,21 +75,12 @@ class StepLoop:
 
         Cancellation: sets the stop signal and joins the thread, which ends after the step in hand.
         """
-        async with trio.open_nursery() as nursery:
-            thread = partial(
-                trio.to_thread.run_sync,
-                self._run_thread,
-                abandon_on_cancel=False,
-                limiter=trio.CapacityLimiter(1),
-                thread_name="step-loop",
-            )
-            nursery.start_soon(thread, name="step-thread")
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self.stop.set()
-                self.steps.stop()
+        task_status.started()
+        await run_thread(self._run_thread, stop=self._stop_thread, name="step-loop")
+
+    def _stop_thread(self) -> None:
+        self.stop.set()
+        self.steps.stop()
 
     def _run_thread(self) -> None:
         try:

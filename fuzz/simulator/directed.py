@@ -79,8 +79,8 @@ DIRECTED: dict[str, list[Event]] = {
         Setup(engines=1),
         *[_request(number, prompt=[9, number], max_tokens=60) for number in range(3)],
         Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=15),
-        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=60),
-        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=105),
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=50),
+        Fault(kind=FaultKind.CRASH_ENGINE, at_s=0.0, tokens=90),
     ],
     # Its client leaves while the worker is replaced; the next one had no step at all.
     "a lost step stays in the table": [

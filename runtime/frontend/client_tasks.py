@@ -9,7 +9,7 @@ from itertools import groupby
 import trio
 
 from ...engine.errors import EngineError, InvalidParameter
-from ...nurseries.tasks.background import always_waits_for, waiting_for
+from ...nurseries.tasks.background import always_waits_for, start_background_task_soon, waiting_for
 from ...transports.links.channel import Channel
 from ..errors import FormsUnavailable
 from ..forms.form_client import FormChecker
@@ -90,7 +90,9 @@ async def run_adopted_forms(
         unchecked.sort(key=_principal)
         async with trio.open_nursery() as nursery:
             for _, entries in groupby(unchecked, key=_principal):
-                nursery.start_soon(_check_again, client, forms, list(entries), name="form-again")
+                start_background_task_soon(
+                    nursery, _check_again, client, forms, list(entries), name="form-again"
+                )
         with waiting_for("forms of a journal to check"):
             await changed.wait()
 

@@ -89,6 +89,7 @@ async def _open_engine(
     open_inproc_engine = vars(import_module(ENGINE_MODULE))["open_inproc_engine"]
     spoke = mesh.open_spoke(me)
     async with (
+        open_service(spoke.run_deadlines, name="link-deadlines"),
         open_service(spoke.run_output, name="output-socket-thread"),
         open_service(spoke.run_input, name="input-socket-thread"),
         open_inproc_engine(settings, spoke, name=str(me), wrap=wrap) as engine,

@@ -30,7 +30,7 @@ from ...nurseries.processes.process import (
 )
 from ...nurseries.processes.progress_page import ProgressPage, open_page
 from ...nurseries.tasks.background import waiting_for
-from ...nurseries.tasks.service import single_errors_unwrapped
+from ...nurseries.tasks.service import single_errors_unwrapped, start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
@@ -313,14 +313,14 @@ async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: Progres
     )
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watcher, name=f"{name}/hang-watcher")
+            start_service_soon(nursery, watcher, name=f"{name}/hang-watcher")
             with waiting_for(f"{name} to be ready"):
                 ready = await _handshake(child, plan, init, page)
             child.ready = True
             _report_ended(plan, child.boot.handle_ready(trio.current_time()))
             plan.on_ready(child, ready)
-            nursery.start_soon(child.read_control, name=f"{name}/control")
-            nursery.start_soon(child.send_snapshots, name=f"{name}/membership")
+            start_service_soon(nursery, child.read_control, name=f"{name}/control")
+            start_service_soon(nursery, child.send_snapshots, name=f"{name}/membership")
             with waiting_for(f"{name} to end"):
                 how = await child.process.wait_exited()
             nursery.cancel_scope.cancel(f"{name} ended")

@@ -78,8 +78,8 @@ class FormFleet(WorkerlessOwner):
 
     def link(self, rank: int) -> None:
         """A new life of this frontend is ready: connect it with its form process, if that is."""
-        child, nursery = self.processes.ready.get(rank), self.processes.nursery
-        if child is None or nursery is None:
+        child = self.processes.ready.get(rank)
+        if child is None:
             return  # linked when it is ready
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -88,7 +88,7 @@ class FormFleet(WorkerlessOwner):
             self.on_event(ChildFailed(f"forms {rank}", f"there is no descriptor: {error}"))
             return
         self.on_link(rank, ours)
-        nursery.start_soon(send_form_link, child, theirs, name="form-link")
+        self.processes.start_task(send_form_link, child, theirs, name="form-link")
 
     def restart(self, rank: int) -> None:
         """Begin a form process anew; what it checks is checked again."""
@@ -117,11 +117,11 @@ class FormFleet(WorkerlessOwner):
 
 def link_frontend(frontends: ProcessSupervisor, rank: int, end: socket.socket) -> None:
     """Give a frontend its end of a link; it is closed if no process of the rank is ready."""
-    child, nursery = frontends.ready.get(rank), frontends.nursery
-    if child is None or nursery is None:
+    child = frontends.ready.get(rank)
+    if child is None:
         end.close()
     else:
-        nursery.start_soon(send_form_link, child, end, name="form-link")
+        frontends.start_task(send_form_link, child, end, name="form-link")
 
 
 async def send_form_link(child: ChildProcess, end: socket.socket) -> None:

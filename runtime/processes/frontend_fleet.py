@@ -202,10 +202,7 @@ class FrontendFleet(WorkerlessOwner):
         self._draining = True
         async with trio.open_nursery() as nursery:
             for child in self.processes.ready.values():
-                self._send_drain(nursery, child)
-
-    def _send_drain(self, nursery: trio.Nursery, child: ChildProcess) -> None:
-        nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s, name="drain")
+                nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s)
 
     async def wait_drained(self) -> None:
         """Return when no connection is open, or waits for a successor."""
@@ -249,16 +246,15 @@ class FrontendFleet(WorkerlessOwner):
 
     def _begin_guest(self, child: ChildProcess, home: int) -> None:
         """Have this process, which is READY, go on with a home that was given to its rank."""
-        assert self.processes.nursery is not None
         term = self.homes.begin(home, next(self.processes.epochs))
         ask = partial(self.homes.ask, child, home, term, self.pass_timeout_s)
-        self.processes.nursery.start_soon(ask, name=f"guest-home-{home}")
+        self.processes.start_task(ask, name=f"guest-home-{home}")
 
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
-        child, nursery = self.processes.ready.get(rank), self.processes.nursery
-        if child is not None and nursery is not None and self.balancer.handle_leaving(rank):
-            nursery.start_soon(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
+        child = self.processes.ready.get(rank)
+        if child is not None and self.balancer.handle_leaving(rank):
+            self.processes.start_task(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
         else:
             self._begin_anew(rank)
 
@@ -306,19 +302,19 @@ class FrontendFleet(WorkerlessOwner):
         """A frontend takes connections; engines may have come or gone since its INIT."""
         where = msgspec.msgpack.decode(payload, type=FrontendReady)
         self._away_s = math.inf
-        assert self.processes.nursery is not None, "it runs"
         if where.has_slots:
             held = self.held.handle_ready(rank, child.epoch)
             self.balancer.handle_up(rank, passed=len(held))
             pass_again = partial(self.held.pass_again, rank, child, held, self.pass_timeout_s)
-            self.processes.nursery.start_soon(pass_again, name=f"takeover-{rank}")
+            self.processes.start_task(pass_again, name=f"takeover-{rank}")
         else:
             self.held.handle_given_up(rank)
             self.balancer.handle_up(rank)
         child.publish(self.engines())
         self._publish_states()
         if self._draining:  # its INIT may be older than the drain
-            self._send_drain(self.processes.nursery, child)
+            order = partial(child.send_if_possible, Drain(), self.pass_timeout_s)
+            self.processes.start_task(order, name="drain")
         self.homes.handle_ready(rank, where)
         self.on_ready(rank)
         for home in self.homes.owners.guests(rank):
@@ -373,10 +369,9 @@ class FrontendFleet(WorkerlessOwner):
 
         Dropped above a bound: those who wait for it have deadlines.
         """
-        nursery = self.processes.nursery
-        if nursery is not None and self._relays < RELAYS_MAX:
+        if self._relays < RELAYS_MAX:
             self._relays += 1
-            nursery.start_soon(self._send, self.processes.ready[rank], message, name=name)
+            self.processes.start_task(self._send, self.processes.ready[rank], message, name=name)
 
     async def _send(self, child: ChildProcess, message: object) -> None:
         """Send one message; of an operator's question it is the answer that is sent."""

@@ -19,7 +19,11 @@ from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck, open_process
 from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import selected
-from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.background import (
+    BackgroundTask,
+    start_background_task_soon,
+    waiting_for,
+)
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import Death, SupervisionPolicy
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
@@ -151,8 +155,8 @@ class ProcessSupervisor:
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Ranks that were ready once: from then on a refusal is an outage, not a wrong command.
     served: set[int] = attrs.field(factory=set, init=False)
-    # Of `run`; for tasks that must not outlive the processes. None before.
-    nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    # Of `run`; None before.
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.spares = Spares(
@@ -196,6 +200,13 @@ class ProcessSupervisor:
         for child in self.ready.values():
             child.publish(snapshot)
 
+    def start_task(
+        self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str
+    ) -> BackgroundTask:
+        """Start a background task that must not outlive the processes."""
+        assert self._nursery is not None, "the processes run"
+        return start_background_task_soon(self._nursery, async_fn, *args, name=name)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `engines` or `frontends`: keep every rank up; never returns.
 
@@ -203,7 +214,7 @@ class ProcessSupervisor:
         Cancellation: every process is stopped by the ladder, all at once, and reaped.
         """
         async with trio.open_nursery() as nursery:
-            self.nursery = nursery
+            self._nursery = nursery
             self.spares.start_first(nursery)
             for rank in range(self.count):
                 start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
@@ -211,8 +222,8 @@ class ProcessSupervisor:
 
     def start_spares(self) -> None:
         """From now on spares are kept, once all are ready; they end with `run`."""
-        assert self.nursery is not None, "the processes run"
-        self.spares.start(self.nursery)
+        assert self._nursery is not None, "the processes run"
+        self.spares.start(self._nursery)
 
     def restart(self, rank: int) -> None:
         """Begin this rank anew, with an empty account: stop it in order if it runs, do not wait

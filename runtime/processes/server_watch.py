@@ -9,7 +9,7 @@ import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -27,7 +27,7 @@ from ...nurseries.processes.watched import (
     now_ms,
     spare_rows,
 )
-from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.background import BackgroundTask, waiting_for
 from ...nurseries.tasks.task_rows import TaskRows
 from ..events import (
     ChildFailed,
@@ -257,32 +257,26 @@ class FrontendViews:
 
     watch: ServerWatch
     fleet: ProcessSupervisor
-    # By rank: of the task that sends the news.
-    _views: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
+    # By rank, the task that sends the news, or sent them to the life before: one each.
+    _views: dict[int, BackgroundTask] = attrs.field(factory=dict, init=False)
 
     def handle_order(self, rank: int, order: WatchServer) -> None:
         """A frontend wants everything, or nothing any more."""
-        child, nursery = self.fleet.ready.get(rank), self.fleet.nursery
-        if child is None or nursery is None:
+        child = self.fleet.ready.get(rank)
+        if child is None:
             return
         if rank in self._views:
             self._views.pop(rank).cancel("this frontend begins anew, or has no viewers any more")
         if order.number:
-            self._views[rank] = scope = trio.CancelScope()
-            nursery.start_soon(self._send_news, rank, child, scope, name=f"view-frontend-{rank}")
+            name = f"view-frontend-{rank}"
+            self._views[rank] = self.fleet.start_task(self._send_news, child, name=name)
 
-    async def _send_news(self, rank: int, child: ChildProcess, scope: trio.CancelScope) -> None:
+    async def _send_news(self, child: ChildProcess) -> None:
         """Until there is another order, or it has died."""
-        try:
-            with scope, self.watch.view() as queue:
-                while True:
-                    news = await queue.take()
-                    try:
-                        await child.send(ServerNews(news.texts, news.is_whole), SEND_TIMEOUT_S)
-                    except trio.TooSlowError:
-                        queue.begin_anew()
-        except trio.BrokenResourceError:
-            pass
-        finally:
-            if self._views.get(rank) is scope:
-                del self._views[rank]
+        with suppress(trio.BrokenResourceError), self.watch.view() as queue:
+            while True:
+                news = await queue.take()
+                try:
+                    await child.send(ServerNews(news.texts, news.is_whole), SEND_TIMEOUT_S)
+                except trio.TooSlowError:
+                    queue.begin_anew()

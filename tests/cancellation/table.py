@@ -139,21 +139,21 @@ ROOT_TASKS = (
     "spare-frontend-0", "fork-server-engine", "fork-server-frontend", "forms", "forms-0",
 )  # fmt: skip
 FRONTEND_TASKS = (
-    DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
-    "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
-    "counters", "journal-sync", "watched", "viewers", "keep-alive",
+    DEATH_MONITOR, "log-writer", "link-deadlines", "output-socket-thread", "input-socket-thread",
+    "output-handler", "replay-deadlines", "connections", "responses", "load-reports",
+    "engines-changed", "control", "counters", "journal-sync", "watched", "viewers", "keep-alive",
     "throughput-log", "form-checks", "form-sender", "adopted-forms",
 )  # fmt: skip
 ENGINE_TASKS = (
-    DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
-    "worker-pool", "worker-0", "spare-worker-0", "fork-server-worker", "input-handler",
+    DEATH_MONITOR, "link-deadlines", "output-socket-thread", "input-socket-thread", "progress",
+    "executor", "worker-pool", "worker-0", "spare-worker-0", "fork-server-worker", "input-handler",
     "orphan-watch", "statistics", "utilities", "grammar-compiler", "step-deadline", "step-loop",
     "control", "tree-request", "watched",
 )  # fmt: skip
 FORM_TASKS = (DEATH_MONITOR, "control", "watched", "form-link", "form-check")
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
-# Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time;
-# `statistics` does, between its first report and a tenth of a second later.
+# Over memory an `output-socket-thread` sleeps all the time; `statistics` may, between its first
+# report and a tenth of a second later.
 STREAMING_TASKS = (
     ("input-handler", "engine", ENGINE),
     ("step-loop", "engine", ENGINE),
@@ -163,7 +163,7 @@ STREAMING_TASKS = (
     ("input-socket-thread", "engine", ENGINE),
     ("output-handler", "frontend", FRONTEND),
     ("input-socket-thread", "frontend", FRONTEND),
-    ("output-socket-thread", "frontend", FRONTEND),
+    ("link-deadlines", "frontend", FRONTEND),
 )
 
 REQUEST_TASKS = (

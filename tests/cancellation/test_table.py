@@ -18,7 +18,7 @@ from triolet.tests.end_to_end.server import open_server, places
 
 from .requests import EXCHANGES, open_request_bed, tasks_of
 
-# {(process, task without a handle): the background task that it is a part of, and ends with}.
+# {(process, service): the background task that it is a part of, and ends; `test_child_process`}.
 PARTS = {
     ("root", "engine 0/control"): "engine-0",
     ("root", "engine 0/membership"): "engine-0",
@@ -29,7 +29,6 @@ PARTS = {
     ("root", "forms 0/control"): "forms-0",
     ("root", "forms 0/membership"): "forms-0",
     ("root", "forms 0/hang-watcher"): "forms-0",
-    ("worker", "step-thread"): "step-loop",
 }
 # May be seen in a server that is ready, but need not; its readiness was asked for by a request.
 PASSING = {

@@ -216,6 +216,7 @@ async def test_one_task_of_a_channel_is_cancelled_alone(cancelled: str) -> None:
                 await task(task_status=task_status)
             ended.set()
 
+        nursery.start_soon(hub.links.run_deadlines)
         for name in scopes:
             await nursery.start(run_one, name)
         await join(Mesh(hub, (spoke,)))

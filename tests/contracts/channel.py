@@ -313,13 +313,18 @@ CODEC = Codec(Numbered)
 
 @asynccontextmanager
 async def running(*channels: RunnableChannel) -> AsyncIterator[None]:
-    """Both tasks of each channel, until the block ends."""
+    """All tasks of each channel, until the block ends."""
     async with trio.open_nursery() as nursery:
         for channel in channels:
+            nursery.start_soon(_run_deadlines, channel)
             await nursery.start(_run_input, channel)
             await nursery.start(_run_output, channel)
         yield
         nursery.cancel_scope.cancel("the test is over")
+
+
+async def _run_deadlines(channel: RunnableChannel) -> None:
+    await channel.run_deadlines(task_status=trio.TASK_STATUS_IGNORED)
 
 
 async def _run_input(channel: RunnableChannel, task_status: trio.TaskStatus[str]) -> None:

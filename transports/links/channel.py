@@ -125,17 +125,21 @@ class Channel(Protocol):
 
 
 class RunnableChannel(Channel, Protocol):
-    """A channel with its two background tasks, which the house starts under its own names.
+    """A channel with its three background tasks, which the house starts under its own names.
 
-    Both must run while the channel is used; `started` gives the endpoint that was bound, or "".
-    Cancelling one ends and joins what it owns before it returns; neither returns by itself.
+    All must run while the channel is used. `started` of those that own sockets gives the endpoint
+    that was bound, or "".
+    Cancelling one ends and joins what it owns before it returns; no one returns by itself.
     """
+
+    async def run_deadlines(self, *, task_status: trio.TaskStatus[None]) -> NoReturn:
+        """Gives all links their timeouts; owns nothing."""
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """Owns the sockets by which messages come to the spokes."""
 
     async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """Owns the sockets by which messages come to the hubs, and the deadlines of all links."""
+        """Owns the sockets by which messages come to the hubs."""
 
 
 class HubEnd(RunnableChannel, Protocol):

@@ -185,11 +185,14 @@ class LinkedChannel:
             decisions = link.handle_broken(generation, reason, trio.current_time())
             self._carry_out(peer, link, decisions, ())
 
-    async def run_deadlines(self) -> NoReturn:
+    async def run_deadlines(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> NoReturn:
         """Background task: gives every link its timeouts. One wake-up per deadline, none if idle.
 
         Never returns unless cancelled; holds nothing.
         """
+        task_status.started()
         while True:
             deadlines = [link.next_deadline() for link in self._links.values()]
             with trio.CancelScope(deadline=min(deadlines, default=math.inf)) as scope:
@@ -333,6 +336,10 @@ class CarriedChannel:
     async def receive(self) -> list[ChannelEvent]:
         """See `channel.Channel.receive`."""
         return await self.links.receive()
+
+    async def run_deadlines(self, *, task_status: trio.TaskStatus[None]) -> NoReturn:
+        """See `channel.RunnableChannel`."""
+        await self.links.run_deadlines(task_status=task_status)
 
     def break_link(self, peer: Peer, reason: str) -> None:
         """See `channel.Channel.break_link`."""

@@ -133,9 +133,9 @@ class _MemoryChannel(CarriedChannel):
         await self.mailbox.run()
 
     async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`; here it keeps the deadlines only."""
+        """See `channel.RunnableChannel`; here it has nothing to do."""
         task_status.started("")
-        await self.links.run_deadlines()
+        await trio.sleep_forever()
 
 
 @attrs.define(eq=False)

@@ -96,10 +96,7 @@ class _ZmqChannel(CarriedChannel):
 
         Owns the PULL, or the PUSHes.
         """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.links.run_deadlines)
-            await self._output.run(task_status=task_status)
-        raise AssertionError("neither returns")
+        await self._output.run(task_status=task_status)
 
 
 def _headed(header: Header, identity: bytes, frames: Sequence[Frame]) -> Sequence[Frame]:

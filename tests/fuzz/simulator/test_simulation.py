@@ -171,7 +171,8 @@ def test_two_poisons_are_parted_from_the_innocent_in_their_batch() -> None:
     poisons = [attrs.evolve(each, is_poison=True) for each in poisons]
     reached = simulate([Setup(engines=1), *poisons, *innocents(6)]).reached
     assert reached["stream refused"] == reached["refused"] == 2
-    assert reached["death by poison"] <= 2 * len(poisons)
+    # The first is in company, and may be confirmed of one of them only.
+    assert reached["death by poison"] <= 1 + 2 * len(poisons)
     assert reached["stream finished"] == 6
 
 
@@ -312,6 +313,7 @@ async def test_a_way_that_is_cut_carries_nothing_and_links_recover(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(network.run)
         for channel in (hub, spoke):
+            await nursery.start(channel.run_deadlines)
             await nursery.start(channel.run_input)
             await nursery.start(channel.run_output)
         network.cut((0, 0))

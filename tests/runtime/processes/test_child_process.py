@@ -11,6 +11,7 @@ import attrs
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import (
@@ -27,6 +28,7 @@ from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import KERNEL
 from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
 from triolet.nurseries.processes.spawned import Spawned
+from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.runtime.events import (
     ChildGone,
     ChildHung,
@@ -41,6 +43,7 @@ from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import HandshakeTimeout
 
 from ...leaks import check_no_leaks, no_room_for_descriptors
+from ...live_tasks import find_background_task
 from ...nurseries.child_programs import look_again
 from ..acting import (
     ACTING_ENGINE,
@@ -148,6 +151,18 @@ async def test_a_crash_is_its_own_fault() -> None:
             (await owner.wait_ready()).process.send_signal(signal.SIGSEGV)
             await trio.sleep_forever()
     assert owner.own_faults == [True]
+
+
+@pytest.mark.parametrize("part", ["control", "membership", "hang-watcher"])
+async def test_a_child_without_one_of_its_tasks_is_ended(part: str) -> None:
+    owner = Owner("ready")
+    with pytest.RaisesGroup(ServiceEnded):
+        async with owner.running():
+            await owner.wait_ready()
+            await trio.testing.wait_all_tasks_blocked()
+            find_background_task(f"engine 0/{part}").cancel("the test")
+            await trio.sleep_forever()
+    assert owner.gone == [f"failed: engine 0/{part} ended before those who use it"]
 
 
 async def test_a_start_is_told_phase_by_phase() -> None:

@@ -168,7 +168,7 @@ async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watch
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
         control = ControlChannel(left, sends=[ServerNews])
-        async with trio.open_nursery() as fleet.nursery:
+        async with trio.open_nursery() as fleet._nursery:
             fleet.ready[0] = ChildProcess(None, control, lambda *_: None)  # type: ignore[arg-type]
             for number in orders:
                 if number == GO_ON:
