@@ -317,13 +317,13 @@ class ServeSettings:
     )
     demo: bool = setting(
         default=False,
-        help="Print the address of a page that can watch the server and kill its processes.",
+        help="Print the address of a page that can watch the server and kill its processes; on a"
+        " terminal of this machine it is printed anyway.",
     )
+    no_demo: bool = setting(default=False, help="Never print that address.")
     otlp_endpoint: str = setting(
         "", help="OpenTelemetry collector that traces are sent to, as http://host:4318."
     )
-    # Of `demo`: what its page sends once for the last of the admin keys.
-    demo_token: str = setting("", secret=True)
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     # A response asks for it with `runtime.keep_s`, else it is aborted when its last reader leaves.
     # 0: always. Long enough for a laptop that changes its network; it costs what tokens cost.

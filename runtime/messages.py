@@ -62,7 +62,6 @@ class ControlCall(enum.StrEnum):
     PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
     SIGNAL = "signal"  # a process, by its place
-    TOKEN = "token"  # the first to ask may use the one-time token, and no other
     WATCH = "watch"  # what changes, from now on; over the run folder's socket alone
 
 

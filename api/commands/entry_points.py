@@ -5,6 +5,7 @@ module when one of these commands is asked for, and each command what it needs w
 """
 
 import pathlib
+import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -44,7 +45,7 @@ def serve(
     import trio
 
     from .exits import errors_as_sentences, print_whole
-    from .plan import fetch_plan, make_plan, with_file_keys
+    from .plan import fetch_plan, make_plan, with_demo, with_file_keys
     from .report import FirstSteps, make_server_report
     from .serve import serve as run_server
 
@@ -55,8 +56,10 @@ def serve(
         return
     with errors_as_sentences():
         tree = with_file_keys(attrs.asdict(options), **attrs.asdict(keys))
+        tree = with_demo(tree, is_terminal=sys.stderr.isatty())
         plan = make_plan(model, tree)
-        steps = FirstSteps(plan.settings.model_name, needs_key=bool(tree["serve"]["api_keys"]))
+        needs_key = bool(tree["serve"]["api_keys"])
+        steps = FirstSteps(plan.settings.model_name, needs_key, plan.demo_key)
         with make_server_report(plan.settings.logs.format, steps) as report:
             plan = trio.run(fetch_plan, plan, model, tree, report)
             code = trio.run(run_server, plan, report, SOURCES.unknown)

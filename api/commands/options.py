@@ -25,8 +25,8 @@ GROUPS = {
     "Conversation": "system temperature max-tokens seed",
     "Batch": "in-flight url",
     "Server": "host port api-key api-key-file admin-key admin-key-file allowed-host allowed-origin"
-    " unknown-fields vllm-metrics resume-keep sse-keep-alive demo grace access-log throughput-log"
-    " log-format log-level otlp-endpoint",
+    " unknown-fields vllm-metrics resume-keep sse-keep-alive demo no-demo grace access-log"
+    " throughput-log log-format log-level otlp-endpoint",
     "Processes": "engines frontends spare-engines spare-frontends workers threads",
     "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
     "Memory": "kv-blocks prefix-cache",

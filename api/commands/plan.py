@@ -80,7 +80,7 @@ def make_plan(
     _check_edge(serve)
     _check_address(listen, serve)
     if serve.demo:
-        serve = _with_token(listen, serve)
+        serve = _with_demo_key(listen, serve)
         settings = attrs.evolve(settings, serve=serve)
     if traces := _traces_of(serve):
         serve = attrs.evolve(serve, otlp_endpoint=traces)
@@ -97,8 +97,22 @@ def make_plan(
         version=__version__,
         host=listen.host,
         port=listen.port,
-        demo_token=serve.demo_token,
+        demo_key=serve.admin_keys[-1] if serve.demo else "",
     )
+
+
+def with_demo(options: Mapping[str, Any], *, is_terminal: bool) -> dict[str, Any]:
+    """The tree of `make_plan`, with `--demo` for who sits at a terminal of this machine.
+
+    Not for who has an admin key, which opens the page as well, nor against `--no-demo`.
+    """
+    serve = options["serve"]
+    is_asked = serve["demo"] and not serve["no_demo"]
+    is_natural = is_terminal and is_loopback(options["listen"]["host"]) and not serve["admin_keys"]
+    return {
+        **options,
+        "serve": {**serve, "demo": is_asked or (is_natural and not serve["no_demo"])},
+    }
 
 
 def with_file_keys(
@@ -219,13 +233,12 @@ def _check_address(listen: ListenSettings, serve: ServeSettings) -> None:
             raise InvalidParameter(name, f"{reason}: {KEY_CHARACTERS_MIN} characters at least")
 
 
-def _with_token(listen: ListenSettings, serve: ServeSettings) -> ServeSettings:
-    """With a one-time token, and the admin key that it stands for."""
+def _with_demo_key(listen: ListenSettings, serve: ServeSettings) -> ServeSettings:
+    """With an admin key more, which is good for the life of the server."""
     if not is_loopback(listen.host):
         reason = f"is for this machine alone, and {listen.host} can be reached from elsewhere"
         raise InvalidParameter("demo", reason)
-    keys = (*serve.admin_keys, secrets.token_urlsafe())
-    return attrs.evolve(serve, admin_keys=keys, demo_token=secrets.token_urlsafe())
+    return attrs.evolve(serve, admin_keys=(*serve.admin_keys, secrets.token_urlsafe()))
 
 
 def _traces_of(serve: ServeSettings) -> str:

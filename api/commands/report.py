@@ -37,6 +37,7 @@ from ...runtime.events import (
     RunEvent,
     Serving,
     Stopped,
+    page_address,
 )
 
 logger = logging.getLogger(__name__)
@@ -106,13 +107,18 @@ class FirstSteps:
 
     model: str
     needs_key: bool = False
+    # Of `--demo`; for terminals alone.
+    demo_key: str = attrs.field(default="", repr=False)
 
-    def lines(self, url: str) -> list[str]:
+    def lines(self, url: str, *, is_terminal: bool = False) -> list[str]:
         """A page, a command, and code."""
         key = " -H 'authorization: Bearer KEY'" if self.needs_key else ""
         body = json.dumps({"model": self.model, "input": "Hello"})
+        page = f"{url}/"
+        if is_terminal and self.demo_key:
+            page = f"{page_address(url, self.demo_key)}  (chat, watch the processes, kill them)"
         return [
-            f"  page  {url}/",
+            f"  page  {page}",
             f"  curl  curl {url}/v1/responses{key} -H 'content-type: application/json' -d '{body}'",
             f'  SDK   OpenAI(base_url="{url}/v1", api_key="{"KEY" if self.needs_key else "none"}")',
         ]
@@ -218,7 +224,7 @@ class BarReport:
     def _print(self, event: RunEvent) -> None:
         lines = [line] if (line := sentence(event)) else []
         if isinstance(event, Serving) and self._steps is not None:
-            lines += self._steps.lines(event.url)
+            lines += self._steps.lines(event.url, is_terminal=True)
         for line in lines:  # whole, so that they can be copied
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -7,6 +7,7 @@ taken here and nowhere below.
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
@@ -18,7 +19,7 @@ from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import start_service
-from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
+from ...runtime.events import OnEvent, RunEvent, Serving, Stopped, page_address
 from ...runtime.processes.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK, print_whole
 from .plan import short_cache
@@ -61,11 +62,14 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
 
 
 def _report(plan: ServePlan, on_event: OnEvent, event: RunEvent) -> None:
-    """Report it. Once it serves: print where the page of `--demo` is, and tidy up."""
+    """Report it. Once it serves: print where the page of `--demo` is, and tidy up.
+
+    On a terminal that is among the first steps; a log must not have the key.
+    """
     on_event(event)
     if isinstance(event, Serving):
-        if plan.demo_token:
-            print_whole(f"{event.url}/#token={plan.demo_token}")
+        if plan.demo_key and not sys.stderr.isatty():
+            print_whole(f"page that may kill: {page_address(event.url, plan.demo_key)}")
         settle_quiet_heap()
 
 

@@ -1,14 +1,15 @@
-/* Keys of this tab: where they come from, how HTTP and WebSocket present them, what they open.
+/* Keys of this page: where they come from, how HTTP and WebSocket present them, what they open.
  *
- * A key lives in sessionStorage, so it ends with the tab. The one-time token of `--demo` comes in
- * the address's fragment, which browsers do not send; it is exchanged for an admin key and removed. */
+ * A key that is typed lives in sessionStorage, so it ends with the tab. That of `--demo` comes in the
+ * address's fragment, which browsers do not send; it is removed from there, and lives in localStorage,
+ * so that every tab has it. It ends with its server: the next one refuses it, and it is forgotten. */
 
 const PLACE = "triolet.key";
 const DEMO = "triolet.demo";
 
 export class Keys {
   get key() {
-    return sessionStorage.getItem(PLACE) ?? "";
+    return sessionStorage.getItem(PLACE) ?? localStorage.getItem(DEMO) ?? "";
   }
 
   set key(value) {
@@ -18,7 +19,7 @@ export class Keys {
 
   /** Whether the key of this tab is that of a demonstration. */
   get isDemo() {
-    return sessionStorage.getItem(DEMO) !== null;
+    return this.key !== "" && sessionStorage.getItem(PLACE) === null;
   }
 
   headers() {
@@ -33,24 +34,26 @@ export class Keys {
     return ["triolet", `triolet.key.${base64url}`];
   }
 
-  /** Exchange the token of the address, if it has one. Returns a sentence if that failed. */
-  async claimToken() {
-    const token = new URLSearchParams(location.hash.slice(1)).get("token");
-    if (!token) return "";
+  /** Take the key of the address, if it has one. */
+  takeFromAddress() {
+    const key = new URLSearchParams(location.hash.slice(1)).get("key");
+    if (!key) return;
     history.replaceState(null, "", location.pathname + location.search);
-    const answer = await post("session", { token }, {});
-    if (answer.status === 200) {
-      this.key = (await answer.json()).admin_key;
-      sessionStorage.setItem(DEMO, "");
-      return "";
-    }
-    if (this.key) return ""; // a reload of the same tab
-    return "The token of this address was used before or is not this server's: start it again with --demo for a new one.";
+    sessionStorage.removeItem(PLACE);
+    localStorage.setItem(DEMO, key);
+  }
+
+  /** Another server refused the key of a demonstration that is over. Whether there was one. */
+  forgetDemo() {
+    const wasDemo = this.isDemo;
+    if (wasDemo) localStorage.removeItem(DEMO);
+    return wasDemo;
   }
 
   /** Ask the server: `{models}` if the key opens the chat, else `{refused}`, a sentence. */
   async check() {
-    const answer = await fetch("v1/models", { headers: this.headers() });
+    let answer = await fetch("v1/models", { headers: this.headers() });
+    if (answer.status === 401 && this.forgetDemo()) answer = await fetch("v1/models", { headers: this.headers() });
     if (answer.ok) return { models: (await answer.json()).data };
     return { refused: await sentenceOf(answer), status: answer.status };
   }

@@ -134,7 +134,9 @@ function factsOf(answer, now) {
   if (!answer.firstAt) return answer.isEnded ? "" : "waiting for the first token";
   const parts = [plural(answer.tokens, "token")];
   const rate = answer.rate(now);
-  if (rate) parts.push(`${rate.toFixed(rate < 100 ? 1 : 0)} tokens/s`);
+  // Else it would look as if the server were slow.
+  const pace = answer.ask.body.runtime?.credit ? " (paced)" : "";
+  if (rate) parts.push(`${rate.toFixed(rate < 100 ? 1 : 0)} tokens/s${pace}`);
   if (answer.isEnded) parts.push(`first after ${duration(answer.firstAt - answer.startedAt)}`);
   if (answer.marks.length) parts.push(`${plural(answer.marks.length, "interruption")}`);
   if (answer.check) parts.push(answer.check);

@@ -44,7 +44,9 @@ const feed = new Feed(keys, {
   marks: (marks) => marks.forEach(handleMark),
   state: (state) => {
     byId("server").dataset.feed = state;
-    if (state === "refused") explainTree();
+    if (state !== "refused") return;
+    keys.forgetDemo();
+    explainTree();
   },
 });
 
@@ -258,7 +260,6 @@ setTheme(localStorage.getItem(THEME));
 listen();
 showLanes();
 showParameters();
-const problem = await keys.claimToken().catch(() => "The server does not answer.");
-if (problem) notify(problem);
+keys.takeFromAddress();
 if (keys.isDemo) parameters.suggestPace();
 await begin();

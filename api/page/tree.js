@@ -12,6 +12,17 @@ const ANIMATION_MS = 1400;
 // Facts with a place of their own in the row.
 const SHOWN = new Set(["running", "waiting", "kv_blocks", "kv_blocks_free", "state", "requests", "connections"]);
 
+// What a name means, for who points at it.
+const ROLES = {
+  root: "owns every other process, and computes nothing",
+  frontend: "speaks HTTP and WebSocket with clients",
+  engine: "schedules requests, and orders the steps of its workers",
+  worker: "computes the model",
+  spare: "warm: waits to take the place of a process that dies",
+  fork: "makes spares: copies of itself, which have imported everything",
+  forms: "checks JSON schemas and grammars of clients, apart from all others",
+};
+
 class ProcessView {
   constructor(place, tree) {
     this.place = place;
@@ -19,7 +30,7 @@ class ProcessView {
     this.pid = null;
     this.earlier = [];
     this.name = el("span.name");
-    this.epoch = el("span.epoch");
+    this.epoch = el("span.epoch", { title: "Every process of the server that was ever started has a number of its own" });
     this.pids = el("span.pids");
     this.what = el("p.what");
     this.cpu = el("span.meter.cpu");
@@ -46,6 +57,7 @@ class ProcessView {
     this.notePid(row);
     this.node.dataset.state = row.state;
     this.node.dataset.role = row.role;
+    this.name.title = ROLES[row.place.startsWith("fork server") ? "fork" : row.role] ?? "";
     setText(this.epoch, row.epoch > 1 || row.role === "engine" || row.role === "frontend" ? `epoch ${row.epoch}` : "");
     setText(this.what, whatOf(row, now));
     this.what.hidden = !this.what.textContent;

@@ -1,18 +1,16 @@
 """HTTP routes of admins: the live tree and its changes, places that begin anew, signals.
 
-The root does what is asked. `/session` is where the page of `serve --demo` gets its key.
+The root does what is asked.
 """
 
-import hmac
 import math
 
-import msgspec
 import trio
 
 from ...runtime.messages import ControlCall, ControlQuestion, Place, Role, Signal, SignalOrder
 from ...runtime.processes.news import NewsQueue
 from ..application import Application, Call
-from ..errors import ApiError, bad_field
+from ..errors import bad_field
 from ..http.keep_alive import COMMENT
 from ..http.request import JSON_TYPE
 from ..schema.fields import IntegerKind, TextKind
@@ -35,7 +33,6 @@ SIGNAL = Body(
         "pid": Field(IntegerKind(minimum=1), "Refused if another process has the place by now."),
     }
 )
-SESSION = Body({"token": Field(TextKind(characters_max=200), "As it was printed.", required=True)})
 
 
 async def get_tree(call: Call) -> None:
@@ -104,22 +101,3 @@ async def _next_frames(application: Application, queue: NewsQueue) -> bytes:
         pairs = zip(kinds, news.texts, strict=False)
         return "".join(f"event: {kind}\ndata: {text}\n\n" for kind, text in pairs).encode()
     return b"" if application.is_draining else COMMENT
-
-
-async def open_session(call: Call) -> None:
-    """`POST /session`: the key of `serve --demo`, for its one-time token.
-
-    Raises `ApiError` 404 without `--demo`, 403 for another token, or one that was used.
-    """
-    settings = call.application.settings
-    if not settings.demo_token:
-        raise ApiError(404, "There is no route '/session' but with --demo", "route_not_found")
-    token = SESSION.read(await call.connection.read_json())["token"]
-    if not hmac.compare_digest(token.encode(), settings.demo_token.encode()):
-        raise ApiError(403, "The token is not the one that was printed", "token_unknown")
-    text = await call.application.root.ask(ControlQuestion(ControlCall.TOKEN))
-    if not msgspec.json.decode(text)["is_first"]:
-        message = "The token was used; to get another one, start the server again"
-        raise ApiError(403, message, "token_used")
-    call.connection.execute_once()
-    await call.connection.answer_json(200, {"admin_key": settings.admin_keys[-1]})

@@ -19,12 +19,10 @@ from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.fields import JsonObject
 from .admin import (
     RESTART,
-    SESSION,
     SIGNAL,
     get_feed,
     get_places,
     get_tree,
-    open_session,
     restart,
     send_signal,
 )
@@ -274,7 +272,6 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/places", get_places, is_admin=True),
     Route("POST", "/admin/restart", restart, is_admin=True, body=RESTART),
     Route("POST", "/admin/signal", send_signal, is_admin=True, body=SIGNAL),
-    Route("POST", "/session", open_session, is_open=True, body=SESSION),
     Route("GET", "/live", get_live, is_open=True, is_quiet=True),
     Route("GET", "/ready", get_ready, is_open=True, is_quiet=True),
     Route("GET", "/health", get_health, is_open=True, is_quiet=True),

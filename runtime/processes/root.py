@@ -63,7 +63,7 @@ ACCEPT_PAUSE_S = 0.05
 class ServePlan:
     """What a server is made of. `frontend_settings` is JSON text for the frontends.
 
-    The modules are what the children run. `demo_token` is for who started it, once.
+    The modules are what the children run. `demo_key` is an admin key for who started it.
     """
 
     settings: RuntimeSettings
@@ -71,7 +71,7 @@ class ServePlan:
     version: str
     host: str = "127.0.0.1"
     port: int = 8000
-    demo_token: str = attrs.field(default="", repr=False)
+    demo_key: str = attrs.field(default="", repr=False)
     engine_module: str = ENGINE_MODULE
     frontend_module: str = FRONTEND_MODULE
 
@@ -105,7 +105,6 @@ class Root:
     forms: FormFleet = attrs.field(init=False)
     watch: ServerWatch = attrs.field(init=False)
     _views: FrontendViews = attrs.field(init=False)
-    _token_is_used: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         plan, epochs, readiness = self.plan, self._epochs(), Readiness()
@@ -276,9 +275,6 @@ class Root:
                 found = self._places()
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
                 found = send_signal(order, self._fleets)
-            case ControlQuestion(ControlCall.TOKEN):
-                found = {"is_first": not self._token_is_used}
-                self._token_is_used = True
             case ControlQuestion(ControlCall.TREE):
                 found = await self._tree()
             case _:

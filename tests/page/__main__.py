@@ -30,7 +30,7 @@ PACE = 14
 
 async def take_pictures(browser: Browser, server: Server, folder: pathlib.Path) -> None:
     """All of them, in the order of what happens."""
-    found = re.search(r"http\S+#token=\S+", server.log())
+    found = re.search(r"http\S+#key=\S+", server.log())
     assert found is not None, "the server prints the address of its demo"
     async with browser.page() as page:
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=PROBES)

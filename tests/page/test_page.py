@@ -189,16 +189,25 @@ async def test_a_key_is_asked_for_and_refused(place: Place) -> None:
         await visit.wait_streaming()
 
 
-async def test_the_token_of_a_demonstration_opens_everything_once(place: Place) -> None:
-    (address,) = re.findall(r"http\S+#token=\S+", place.server.log())
+async def test_the_address_of_a_demonstration_opens_everything_in_every_tab(place: Place) -> None:
+    (address,) = re.findall(r"http\S+#key=\S+", place.server.log())
     async with open_visit(place.browser, address, key="") as visit:
         await visit.wait_connected()
         assert await visit.page.evaluate("location.hash") == ""
         await visit.shown("[aria-label='Kill engine 0']")
-        await visit.page.reload()  # the tab has the key
+        await visit.page.reload()
         await visit.shown("[aria-label='Kill engine 0']")
-    async with open_visit(place.browser, address, key="", allowed=("403", REFUSED)) as visit:
-        await visit.wait_shown("#notice", "was used before")
+        assert await visit.page.evaluate("localStorage['triolet.demo']") in address
+        await visit.page.evaluate("sessionStorage.clear()")  # as in a new tab
+        await visit.page.goto(place.url)
+        await visit.shown("[aria-label='Kill engine 0']")
+    async with open_visit(place.browser, address, key="", allowed=(REFUSED,)) as visit:
+        await visit.shown("[aria-label='Kill engine 0']")
+        # That of another server, which had this address before.
+        await visit.page.evaluate("localStorage['triolet.demo'] = 'another'")
+        await visit.page.reload()
+        await visit.wait_shown("#tree", "admin key")
+        assert await visit.page.evaluate("localStorage['triolet.demo'] ?? 'none'") == "none"
 
 
 async def test_a_page_from_elsewhere_is_refused(place: Place) -> None:
@@ -403,7 +412,7 @@ async def test_dark_and_light_can_be_read_and_chosen(place: Place) -> None:
 async def test_the_keyboard_reaches_everything(place: Place) -> None:
     async with open_visit(place.browser, place.url) as visit:
         # All that there will be: with its spares, and what makes them.
-        await visit.wait_shown(".head", "11 processes")
+        await visit.wait_shown(".head", "12 processes")
         await visit.page.wait_for("document.querySelectorAll('.kill').length >= 5")
         await visit.page.evaluate("probes.watchFocus()")
         # Twice around: rows come and go meanwhile.

@@ -15,6 +15,7 @@ from triolet.api.commands.plan import (
     is_loopback,
     make_plan,
     short_cache,
+    with_demo,
     with_file_keys,
 )
 from triolet.api.settings import settings_of_text
@@ -82,13 +83,33 @@ def test_options_reach_the_settings() -> None:
     assert settings_of_text(plan.frontend_settings).serve.resume_keep_s == 0
 
 
-def test_a_demo_has_a_token_and_a_key_of_its_own() -> None:
+def test_a_demo_has_an_admin_key_of_its_own() -> None:
     plan = plan_of(serve={"demo": True, "admin_keys": ("mine",)})
     serve = settings_of_text(plan.frontend_settings).serve
-    assert serve.admin_keys[0] == "mine"
-    assert len({*serve.admin_keys, serve.demo_token, plan.demo_token}) == 3
-    assert len(plan.demo_token) > 20
-    assert plan_of().demo_token == ""
+    assert serve.admin_keys == ("mine", plan.demo_key)
+    assert len(plan.demo_key) > 20
+    assert plan_of().demo_key == ""
+
+
+@pytest.mark.parametrize(
+    ("serve", "host", "is_terminal", "is_demo"),
+    [
+        ({}, "127.0.0.1", True, True),
+        ({}, "127.0.0.1", False, False),
+        ({}, "0.0.0.0", True, False),
+        ({"admin_keys": ("mine",)}, "127.0.0.1", True, False),
+        ({"no_demo": True}, "127.0.0.1", True, False),
+        ({"demo": True}, "127.0.0.1", False, True),
+        ({"demo": True}, "0.0.0.0", True, True),  # which is refused
+    ],
+)
+def test_who_sits_at_a_terminal_of_this_machine_gets_the_address(
+    serve: dict[str, Any], host: str, is_terminal: bool, is_demo: bool
+) -> None:
+    options = attrs.asdict(ServeOptions())
+    options["serve"] |= serve
+    options["listen"]["host"] = host
+    assert with_demo(options, is_terminal=is_terminal)["serve"]["demo"] is is_demo
 
 
 def test_a_demo_is_for_this_machine_alone() -> None:

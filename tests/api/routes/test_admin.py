@@ -54,8 +54,6 @@ class FakeRoot:
         question = call.question
         refusal, code = REFUSALS.get(question.place or question.order, ("", ""))
         text = "" if refusal else f'{{"call":"{question.call}"}}'
-        if question.call is ControlCall.TOKEN:
-            text = f'{{"is_first":{"false" if len(self.asked) > 1 else "true"}}}'
         self.calls.handle_reply(RootReply(call.call_id, text, refusal, code))
 
 
@@ -145,26 +143,6 @@ async def test_no_signal_without_an_admin_key(keys: str | None) -> None:
         answer = await client.request("POST", "/admin/signal", body, headers=headers)
     assert answer.status == (403 if keys == "user" else 401)
     assert root.asked == []
-
-
-async def test_the_token_gives_the_key_once() -> None:
-    root = FakeRoot()
-    application = make_application(admin_keys=("mine", "admin"), demo_token="token")
-    application.root = root.calls
-    async with open_client(application) as client:
-        answers = [
-            await client.request("POST", "/session", {"token": token})
-            for token in ("wrong", "token", "token")
-        ]
-    assert answers[0].error["code"] == "token_unknown"
-    assert answers[1].json == {"admin_key": "admin"}
-    assert (answers[2].status, answers[2].error["code"]) == (403, "token_used")
-
-
-async def test_without_a_demo_there_is_no_session() -> None:
-    async with open_client(make_application(admin_keys=("admin",))) as client:
-        answer = await client.request("POST", "/session", {"token": ""})
-    assert (answer.status, answer.error["code"]) == (404, "route_not_found")
 
 
 @attrs.define(eq=False)

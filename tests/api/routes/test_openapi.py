@@ -103,8 +103,7 @@ async def test_a_server_without_keys_asks_for_none() -> None:
     assert all(not found["security"] for path in paths.values() for found in path.values())
 
 
-# `/session` is there with --demo alone.
-EXAMPLES = [r for r in ROUTES if r.body and not r.is_admin and r.path != "/session"]
+EXAMPLES = [r for r in ROUTES if r.body and not r.is_admin]
 
 
 @pytest.mark.parametrize("route", EXAMPLES, ids=lambda route: route.path)

@@ -11,7 +11,7 @@ from triolet.engine.messages import FinishReason
 
 from ..fakes import FakeGenerator, make_application, open_client
 
-OPEN = {"/live", "/ready", "/health", "/version", "/", "/page/{id}", "/session", "/docs"}
+OPEN = {"/live", "/ready", "/health", "/version", "/", "/page/{id}", "/docs"}
 
 
 def target(route: Route) -> str:
