@@ -128,14 +128,21 @@ class ProcessView {
     if (!this.details.open) return;
     setText(this.more, factsOf(row.facts ?? {}));
     while (this.tasks.children.length > tasks.length) this.tasks.lastChild.remove();
-    tasks.forEach(([depth, name, waitsFor, since, folded], i) => {
+    tasks.forEach(([depth, name, waitsFor, since, folded, end], i) => {
       const line = this.tasks.children[i] ?? this.tasks.appendChild(el("li", {}, el("span"), el("span.waits")));
       line.style.setProperty("--depth", Math.min(depth, 8));
       setText(line.firstChild, folded > 1 ? `${name} × ${folded}` : name);
       const time = since ? ` ${duration(Math.max(0, now - since))}` : "";
-      setText(line.lastChild, waitsFor ? `waits${time} for ${waitsFor}` : "");
+      const waits = waitsFor ? `waits${time} for ${waitsFor}` : "";
+      setText(line.lastChild, [waits, endOf(end, now)].filter(Boolean).join(" · "));
     });
   }
+}
+
+/** The end of a task's scope: a reason, a deadline, or nothing known. */
+function endOf(end, now) {
+  if (typeof end === "string") return `cancelled: ${end}`;
+  return end ? `deadline in ${duration(Math.max(0, end - now))}` : "";
 }
 
 /** A line of words: its state, and what it has to do. */

@@ -71,6 +71,11 @@ class BackgroundTask:
         """
         self._scope.shield = True
 
+    @property
+    def is_shielded(self) -> bool:
+        """Whether only this handle cancels the task."""
+        return self._scope.shield
+
     async def wait_ended(self) -> None:
         """Return when the task, its cleanup and all its children are over."""
         await self._ended.wait()

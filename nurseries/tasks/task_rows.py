@@ -2,9 +2,10 @@
 
 `task_tree` is a snapshot of everything; this one is taken twice a second. So siblings of one kind
 are one row before they are walked, and a task whose waits are short has the same row each time:
-what a task has waited for since less than a second ago has no time.
+what a task has waited for since less than a second ago has no time, and no deadline.
 """
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -18,13 +19,15 @@ from .task_tree import (
     children_of,
     is_helper,
     kind_of,
+    scopes_of,
     with_helpers_folded,
 )
 
 T = TypeVar("T", TaskNode, trio.lowlevel.Task)
 # Depth, name, what it waits for (None: it runs, or has not said), since when (Unix milliseconds;
-# None: a moment, or not known), and how many siblings of this kind the row stands for.
-TaskRow = tuple[int, str, str | None, int | None, int]
+# None: a moment, or not known), how many siblings of this kind the row stands for, and its end: the
+# reason for which it was cancelled, or else the deadline of that wait (Unix milliseconds).
+TaskRow = tuple[int, str, str | None, int | None, int, str | int | None]
 SINCE_SHOWN_S = 1.0
 _SINCE_STEP_MS = 100
 
@@ -37,11 +40,15 @@ def rows_of(tree: TaskNode, now_s: float) -> list[TaskRow]:
 def _rows_of(tasks: list[TaskNode], depth: int, now_s: float) -> Iterator[TaskRow]:
     for kind, siblings in _by_kind(tasks).items():
         if len(siblings) > SIBLINGS_SHOWN_MAX:
-            yield (depth, kind, None, None, len(siblings))
+            yield (depth, kind, None, None, len(siblings), None)
             continue
         for task in siblings:
-            began_s = now_s - task.since_s if task.since_s >= SINCE_SHOWN_S else None
-            yield (depth, task.name, task.waiting_for, _step_ms(began_s), 1)
+            began_s = ends_s = None
+            if task.since_s >= SINCE_SHOWN_S:
+                began_s = now_s - task.since_s
+                ends_s = None if task.deadline_s is None else now_s + task.deadline_s
+            end = task.cancelled or _step_ms(ends_s)
+            yield (depth, task.name, task.waiting_for, _step_ms(began_s), 1, end)
             yield from _rows_of(task.children, depth + 1, now_s)
 
 
@@ -89,11 +96,11 @@ class TaskRows:
                 named.append(child)
         for kind, siblings in _by_kind(named).items():
             if len(siblings) > SIBLINGS_SHOWN_MAX:
-                rows.append((depth, kind, None, None, len(siblings)))
+                rows.append((depth, kind, None, None, len(siblings), None))
                 continue
             for child in siblings:
                 place = len(rows)
-                rows.append((depth, child.name, None, None, 1))
+                rows.append((depth, child.name, None, None, 1, None))
                 helper = self._add_children(rows, child, depth + 1, now)
                 rows[place] = self._row(child, helper, depth, now)
         return speaker
@@ -105,12 +112,15 @@ class TaskRows:
         depth: int,
         now: float,
     ) -> TaskRow:
-        wait = wait_of(task)
-        if wait is None and helper is not None:
-            wait = wait_of(helper)
+        wait, (deadline, cancelled) = wait_of(task), scopes_of(task)
+        if helper is not None:
+            wait = wait or wait_of(helper)
+            deadline = scopes_of(helper)[0] if deadline == math.inf else deadline
         if wait is None:
-            return (depth, task.name, None, None, 1)
-        began_s = None
+            return (depth, task.name, None, None, 1, cancelled)
+        began_s = ends_s = None
         if wait.began_s is not None and now - wait.began_s >= SINCE_SHOWN_S:
             began_s = self._clock_began_s + wait.began_s
-        return (depth, task.name, wait.what, _step_ms(began_s), 1)
+            ends_s = None if deadline == math.inf else self._clock_began_s + deadline
+        end = cancelled or _step_ms(ends_s)
+        return (depth, task.name, wait.what, _step_ms(began_s), 1, end)

@@ -2,16 +2,22 @@
 
 A snapshot is taken by walking trio's nurseries; nothing is instrumented and nothing kept, so a
 task costs nothing until it is looked at. Snapshots are plain values that may cross a wire.
+
+A task's scopes are those that it opened itself, its handle's included; what its starter opened is
+shown there. So a task without a note ends with the task above it.
 """
 
+import enum
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 import trio
 
-from .background import wait_of
+from .background import background_task_of, wait_of
 
 # Trio's one task of its own in every run; it says nothing of ours.
 _TRIOS_OWN = "<TrioToken.run_sync_soon task>"
@@ -24,13 +30,25 @@ SIBLINGS_SHOWN_MAX = 4
 SINCE_SHOWN_S = 0.05
 
 
+class TaskKind(enum.StrEnum):
+    """When a task ends, if nothing else ends it."""
+
+    # With the task that started it; it has no handle.
+    PART = "part"
+    # The same, or alone, through its handle.
+    BACKGROUND = "background"
+    # When those who use it are done; a cancellation from above does not reach it before.
+    SERVICE = "service"
+
+
 @attrs.frozen
 class TaskNode:
     """One task at the moment of the snapshot.
 
     `state` is "running" (it took the snapshot), "waiting" (it has said for what) or "parked".
     `since_s` is how long the wait has lasted, in seconds of trio's clock; 0 if not waiting, or if
-    that is not known.
+    that is not known. `deadline_s` is the earliest of its scopes' deadlines, in seconds from now,
+    and `cancelled` the reason of one that was cancelled.
     """
 
     name: str
@@ -38,6 +56,9 @@ class TaskNode:
     waiting_for: str | None = None
     since_s: float = 0.0
     children: list["TaskNode"] = attrs.field(factory=list)
+    kind: TaskKind = TaskKind.PART
+    deadline_s: float | None = None
+    cancelled: str | None = None
 
 
 @attrs.frozen
@@ -89,6 +110,8 @@ def with_helpers_folded(task: TaskNode) -> TaskNode:
             task = attrs.evolve(
                 task, state=child.state, waiting_for=child.waiting_for, since_s=child.since_s
             )
+        if task.deadline_s is None:
+            task = attrs.evolve(task, deadline_s=child.deadline_s)
     return attrs.evolve(task, children=children)
 
 
@@ -117,9 +140,20 @@ def _task_line(task: TaskNode) -> str:
 
 def _doing(task: TaskNode) -> str:
     if task.waiting_for is None:
-        return "" if task.state == "parked" else f"  {task.state}"
-    duration = f" {_duration(task.since_s)}" if task.since_s >= SINCE_SHOWN_S else ""
-    return f"  waiting{duration} for {task.waiting_for}"
+        doing = "" if task.state == "parked" else f"  {task.state}"
+    else:
+        duration = f" {_duration(task.since_s)}" if task.since_s >= SINCE_SHOWN_S else ""
+        doing = f"  waiting{duration} for {task.waiting_for}"
+    return doing + "".join(f"  [{note}]" for note in _notes(task))
+
+
+def _notes(task: TaskNode) -> Iterator[str]:
+    if task.cancelled is not None:
+        yield f"cancelled: {task.cancelled}"
+    if task.deadline_s is not None:
+        yield f"deadline in {_duration(task.deadline_s)}"
+    if task.kind is TaskKind.SERVICE:
+        yield "until its users end"
 
 
 def _duration(seconds: float) -> str:
@@ -147,10 +181,45 @@ def children_of(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 def _node(task: trio.lowlevel.Task, now: float) -> TaskNode:
     children = [_node(child, now) for child in children_of(task)]
-    if task is trio.lowlevel.current_task():
-        return TaskNode(task.name, "running", children=children)
+    deadline, cancelled = scopes_of(task)
+    node = TaskNode(
+        task.name,
+        "running" if task is trio.lowlevel.current_task() else "parked",
+        children=children,
+        kind=_kind(task),
+        deadline_s=None if deadline == math.inf else max(0.0, deadline - now),
+        cancelled=cancelled,
+    )
     wait = wait_of(task)
-    if wait is None:
-        return TaskNode(task.name, "parked", children=children)
+    if wait is None or node.state == "running":
+        return node
     since_s = 0.0 if wait.began_s is None else now - wait.began_s
-    return TaskNode(task.name, "waiting", wait.what, since_s, children)
+    return attrs.evolve(node, state="waiting", waiting_for=wait.what, since_s=since_s)
+
+
+def _kind(task: trio.lowlevel.Task) -> TaskKind:
+    handle = background_task_of(task)
+    if handle is None:
+        return TaskKind.PART
+    return TaskKind.SERVICE if handle.is_shielded else TaskKind.BACKGROUND
+
+
+def scopes_of(task: trio.lowlevel.Task) -> tuple[float, str | None]:
+    """The earliest deadline of the cancel scopes that `task` itself has opened, on trio's clock
+    (`math.inf`: none), and the reason of the innermost one that is cancelled (None: none is).
+
+    Trio tells each task its own deadline only, so trio's record of scopes is read here, and only
+    here: to keep one beside it would cost every wait of every task.
+    """
+    deadline, cancelled = math.inf, None
+    status: Any = task._cancel_status
+    outside: Any = None if task.parent_nursery is None else task.parent_nursery._cancel_status
+    while status is not None and status is not outside:
+        scope = status._scope
+        if not scope.cancel_called:
+            deadline = min(deadline, scope.deadline)
+        elif cancelled is None:
+            reason = scope._cancel_reason and scope._cancel_reason.reason
+            cancelled = reason or "no reason was given"
+        status = status.parent
+    return deadline, cancelled

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +15,8 @@ import pytest
 import trio
 
 from triolet.fuzz.chaos.served_run import is_apart
-from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskKind, TaskNode
+from triolet.tests.house import ROOT
 from triolet.tests.live_tasks import find_tasks
 
 from .server import DEADLINE_S, Server, module_server, places, wait_until
@@ -27,27 +29,14 @@ LANES = 8
 # Of each stream; it has credit for the first of them only, until all has been looked at.
 TOKENS = 200
 FIRST_TOKENS = 2
-# The card's background tasks, where each of them lives.
-TASKS = {
-    "root": ("engines", "frontends", "accept", "control-server"),
-    "frontend 0": (
-        "death-monitor",
-        "control",
-        "input-socket-thread",
-        "output-socket-thread",
-        "output-handler",
-    ),
-    "engine 0": (
-        "death-monitor",
-        "control",
-        "input-socket-thread",
-        "output-socket-thread",
-        "input-handler",
-        "step-loop",
-        "worker-0",
-    ),
-    "engine 0/worker 0": ("death-monitor", "control", "step-loop"),
-}
+
+
+def tasks_of_the_readme() -> Iterator[tuple[str, list[str], list[str]]]:
+    """(file, names, kinds of process) of each row of its table of background tasks."""
+    table = (ROOT / "README.md").read_text().partition("\n| background task |")[2]
+    for row in table.partition("\n\n")[0].splitlines()[2:]:
+        _, names, kinds, file = row.strip("| ").split(" | ")
+        yield file.strip("`"), re.findall("`([^`]+)`", names), kinds.split(", ")
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +182,22 @@ async def test_the_tree_shows_every_process_and_the_tasks_of_the_card(server: Se
         "frontend 1",
         "root",
     ]
-    for place, names in TASKS.items():
-        tasks = processes[place].tasks
-        assert tasks is not None
-        missing = [name for name in names if not find_tasks(tasks, name)]
-        assert missing == [], place
-        assert f"{processes[place].name} (pid {processes[place].pid})" in text
-        assert [name for name in names if name not in text] == []
+    kinds = {"worker": "engine 0/worker 0"}
+    rows = list(tasks_of_the_readme())
+    assert len(rows) >= 13
+    for file, names, processes_of in rows:
+        assert (ROOT / file).is_file()
+        for kind in processes_of:
+            place = kind if kind == "root" else kinds.get(kind, f"{kind} 0")
+            tasks = processes[place].tasks
+            assert tasks is not None
+            found = {name: find_tasks(tasks, name) for name in names}
+            assert [name for name, nodes in found.items() if not nodes] == [], place
+            assert TaskKind.PART not in [nodes[0].kind for nodes in found.values()], place
+            assert [name for name in names if f" {name}" not in text] == []
+            assert f"{processes[place].name} (pid {processes[place].pid})" in text
+    assert "[until its users end]" in text
+    assert re.search(r"throughput-log .*\[deadline in [\d.]+ s\]", text)
     assert processes["root"].pid == server.popen.pid
     assert processes["engine 0"].facts["running"]
     assert processes["engine 0/worker 0"].facts["phase"] == "serve"

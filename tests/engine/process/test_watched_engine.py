@@ -45,7 +45,7 @@ async def test_rows_are_the_engine_and_its_workers() -> None:
         "engine 1",
         7,
     )
-    assert (worker["facts"], worker["tasks"]) == ({"step": 3}, [(0, "loop", None, None, 1)])
+    assert (worker["facts"], worker["tasks"]) == ({"step": 3}, [(0, "loop", None, None, 1, None)])
     assert worker["state"] == "ready"
 
 

@@ -10,7 +10,14 @@ from triolet.nurseries.tasks.background import (
     wait_of,
     waiting_for,
 )
-from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, render_tree, task_tree
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import (
+    ProcessTree,
+    TaskKind,
+    TaskNode,
+    render_tree,
+    task_tree,
+)
 from triolet.tests.live_tasks import find_tasks
 
 
@@ -28,11 +35,55 @@ async def test_the_tree_names_each_task_and_its_wait(
         await trio.sleep(5)
         (node,) = find_tasks(task_tree(), "guest")
         assert node.since_s == pytest.approx(5.0)
-        assert attrs.evolve(node, since_s=0.0) == TaskNode("guest", "waiting", "tea")
+        assert attrs.evolve(node, since_s=0.0) == TaskNode(
+            "guest", "waiting", "tea", kind=TaskKind.BACKGROUND
+        )
         (here,) = find_tasks(task_tree(), trio.lowlevel.current_task().name)
         assert here.state == "running"
         assert [child.name for child in here.children] == ["guest"]
         nursery.cancel_scope.cancel("seen")
+
+
+async def wait_in_time(*, task_status: trio.TaskStatus[None]) -> None:
+    task_status.started()
+    with trio.move_on_after(20), waiting_for("tea"):
+        await trio.sleep_forever()
+
+
+async def clean_up(*, task_status: trio.TaskStatus[None]) -> None:
+    task_status.started()
+    try:
+        with trio.move_on_after(20):  # cancelled from further out: its deadline says nothing
+            await trio.sleep_forever()
+    finally:
+        with trio.move_on_after(2, shield=True):
+            await trio.sleep_forever()
+
+
+async def test_a_task_has_the_deadline_and_the_cancellation_of_its_own_scopes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with trio.fail_after(1000):  # of the task above: not said again by each below it
+        async with open_service(wait_in_time, name="service"), trio.open_nursery() as nursery:
+            await start_background_task(nursery, wait_in_time, name="guest")
+            late = await start_background_task(nursery, clean_up, name="late")
+            nursery.start_soon(trio.sleep_forever, name="part")
+            await trio.sleep(5)
+            late.cancel("it is late")
+            await trio.testing.wait_all_tasks_blocked()
+            found = {
+                name: find_tasks(task_tree(), name)[0]
+                for name in ("service", "guest", "late", "part")
+            }
+            nursery.cancel_scope.cancel("seen")
+    lines = render_tree(ProcessTree("root", 1, tasks=parked("<init>", *found.values())))
+    assert lines[1:] == [
+        "├─ service  waiting 5.0 s for tea  [deadline in 15.0 s]  [until its users end]",
+        "├─ guest  waiting 5.0 s for tea  [deadline in 15.0 s]",
+        "├─ late  [cancelled: it is late]  [deadline in 2.0 s]",
+        "└─ part",
+    ]
+    assert [node.kind for node in found.values()] == ["service", "background", "background", "part"]
 
 
 async def test_a_parked_task_has_said_nothing() -> None:
