@@ -15,7 +15,7 @@ from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...runtime.processes.control_server import ControlCallFailed
 from . import faults
-from .checkers import Disturbance, judge_form_fault, judge_lives
+from .checkers import NO_FORMS, Disturbance, judge_form_fault, judge_lives
 from .clients import Lost
 from .fault_plan import Fault, FaultKind
 from .fault_run import HANG_S, FaultRunner
@@ -115,6 +115,16 @@ async def _copies(runner: FaultRunner, rank: int) -> set[int]:
 
 
 async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) -> StreamHistory:
+    """A request with a new form; again where a busy machine takes too long to check it."""
+    while True:
+        history = await _ask_once(runner, fault, who, burden)
+        if history.code != NO_FORMS or runner.patience == 1:
+            return history
+
+
+async def _ask_once(
+    runner: FaultRunner, fault: Fault, who: str, burden: FormBurden
+) -> StreamHistory:
     """One request with a new form, on a connection that is not opened again."""
     number = fault.number + len(who)
     script = FORMED[number % len(FORMED)]
