@@ -24,6 +24,8 @@ from ...engine.messages import LiveRequest
 from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
 from ...nurseries.processes.hang_watch import HangWatch
+from ...runtime.forms.form_queue import FormCheck, FormQueue
+from ...runtime.forms.messages import FormOutcome
 from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.engine_view import EngineView
@@ -33,6 +35,7 @@ from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
 from ...runtime.processes import child_process
 from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.processes.form_fleet import FormFleet
 from ...runtime.processes.membership import FrontendDirectory
 from ...runtime.processes.quarantine import Quarantine, Suspect
 from ...transports.links.channel import PeerUp
@@ -288,6 +291,19 @@ def _same_term(original: Broken, directory: FrontendDirectory, rank: int) -> int
     return rank + 1
 
 
+# ---- forms
+
+
+def _lose_forms(original: Broken, queue: FormQueue) -> list[FormCheck]:
+    return []
+
+
+def _lose_crashes(original: Broken, queue: FormQueue, answer: Any, now: float) -> Any:
+    if answer.outcome is FormOutcome.CRASHED:
+        answer = attrs.evolve(answer, outcome=FormOutcome.LOST)
+    return original(queue, answer, now)
+
+
 _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
@@ -338,6 +354,9 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", nothing),
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
     ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
+    ("a form is lost with its form process", FormQueue, "handle_gone", _lose_forms),
+    ("a check that crashes is checked again", FormQueue, "handle_checked", _lose_crashes),
+    ("a new form process has no link", FormFleet, "handle_ready", nothing),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS, *HOME_ROWS)

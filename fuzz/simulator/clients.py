@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...engine.errors import EngineDied, EngineDraining, EngineError
+from ...engine.errors import EngineDied, EngineDraining, EngineError, InvalidParameter
 from ...engine.messages import FinishReason
-from ...runtime.errors import NoEngine, RequestQuarantined
+from ...engine.structured_outputs import StructuredOutputs
+from ...runtime.errors import FormsUnavailable, NoEngine, RequestQuarantined
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
-from .plan import Request
+from .plan import Form, Request
 from .processes import FrontendParts, HomeParts
 from .responses import KEPT_S
 from .scene import REBUILD_DEATHS_MAX, Scene
@@ -113,6 +114,8 @@ class Clients:
                 end, error = "unserved", failure
         except RequestQuarantined:
             end = "refused"
+        except FormsUnavailable:
+            end = "unserved"
         except (EngineDied, EngineDraining) as failure:
             end, error = "died", failure
         except Violation as violation:
@@ -127,8 +130,36 @@ class Clients:
             _home(process, history).responses.forget(history.name)
         over.set()
 
+    async def _check(self, process: SimProcess, history: StreamHistory) -> bool:
+        """Have the form of a request checked, as its frontend does; whether it is served."""
+        assert isinstance(process.parts, FrontendParts)
+        forms, wanted = process.parts.forms, history.request.form
+        assert forms is not None, "it takes clients"
+        # In each life of its request the same.
+        form = StructuredOutputs.choice([f"{history.request.name} {wanted}"])
+        try:
+            await forms.check(form, "")
+        except InvalidParameter as refusal:
+            if process.is_alive and wanted is Form.SERVED:
+                self.scene.fail(f"{history.name}: its form was refused: {refusal}")
+            return False
+        except FormsUnavailable:
+            checker = self.scene.present("forms", process.rank)
+            if process.is_alive and checker is not None:
+                served_s = trio.current_time() - checker.watched_at
+                if served_s > SERVES_WITHIN_S:
+                    self.scene.fail(f"{history.name}: its form waits, and {checker} serves")
+            raise
+        if process.is_alive and wanted is not Form.SERVED:
+            self.scene.fail(f"{history.name}: its form was not refused")
+        return True
+
     async def _ask(self, process: SimProcess, history: StreamHistory) -> None:
         request, parts = history.request, _home(process, history)
+        if request.form is not None and not await self._check(process, history):
+            if process.is_alive:
+                history.finish("refused")
+            return
         opened = parts.frontend.generate(
             list(request.prompt),
             params_of(request, self.scene.model),

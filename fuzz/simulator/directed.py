@@ -3,7 +3,7 @@
 import math
 
 from .journal_bugs import HOME_BUGS
-from .plan import Event, Fault, FaultKind, Request, Setup
+from .plan import Event, Fault, FaultKind, Form, Request, Setup
 
 # Longer than a stream waits for an engine, with a margin.
 FOR_GOOD_S = 40.0
@@ -22,6 +22,13 @@ _GIVEN_UP: list[Event] = [
     Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.2, tokens=30),
     Fault(kind=FaultKind.KILL_ENGINE, at_s=0.5, tokens=70),
     Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.5, tokens=110, frontend=1),
+]
+
+# Eight forms are in check, or wait, when their form process dies; those that linger are there.
+_FORMS_KILLED: list[Event] = [
+    Setup(engines=1),
+    *[_request(number, form=Form.SERVED, at_s=0.5) for number in range(8)],
+    Fault(kind=FaultKind.KILL_FORMS, at_s=0.51),
 ]
 
 # {planted bug: the plan that finds it}; without the bug every plan holds.
@@ -135,5 +142,9 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=20),
         Fault(kind=FaultKind.WORKER_CRASHES, at_s=0.0, tokens=100),
     ],
+    "a form is lost with its form process": _FORMS_KILLED,
+    "a new form process has no link": _FORMS_KILLED,
+    # It is sent to sixteen copies, and its client asks again and again.
+    "a check that crashes is checked again": [Setup(), _request(form=Form.CRASHES)],
     **dict.fromkeys(HOME_BUGS, _GIVEN_UP),
 }

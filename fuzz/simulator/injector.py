@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from .kernel import SimProcess
-from .plan import AT_STORE, CRASHES, OF_WORKER, PROGRESS_S, Fault, FaultKind
-from .processes import EngineParts, FrontendParts
+from .plan import AT_STORE, CRASHES, OF_FORMS, OF_WORKER, PROGRESS_S, Fault, FaultKind
+from .processes import EngineParts, FormParts, FrontendParts
 from .scene import Scene
 from .worker import SimExecutor
 
@@ -67,6 +67,8 @@ class Injector:
                 if process is not None:
                     await trio.sleep(fault.for_s)
                     self.scene.kernel.resume(process)
+            case kind if kind in OF_FORMS:
+                await self._hit_forms(fault)
             case kind if kind in OF_WORKER:
                 await self._hit("engine", fault.engine, fault, partial(_fail_worker, kind))
             case FaultKind.CUT:
@@ -93,6 +95,14 @@ class Injector:
                 await trio.sleep(fault.for_s)
             case FaultKind.DRAIN:
                 await self._drain(fault)
+
+    async def _hit_forms(self, fault: Fault) -> None:
+        kernel = self.scene.kernel
+        act = {FaultKind.KILL_FORMS: kernel.kill, FaultKind.STOP_FORMS: kernel.stop}
+        process = await self._hit("forms", fault.frontend, fault, act.get(fault.kind, _kill_checks))
+        if process is not None and fault.kind is FaultKind.STOP_FORMS:
+            await trio.sleep(fault.for_s)
+            kernel.resume(process)
 
     async def _drain(self, fault: Fault) -> None:
         """Restart an engine in order: it serves out what it has, and takes nothing new."""
@@ -192,6 +202,12 @@ def _fail_worker(kind: FaultKind, process: SimProcess) -> None:
     assert isinstance(parts, EngineParts)
     if isinstance(parts.executor, SimExecutor):
         parts.executor.fail(kind.value.partition(" ")[2])
+
+
+def _kill_checks(process: SimProcess) -> None:
+    if isinstance(process.parts, FormParts):
+        for copy in process.parts.calls.copies:
+            copy.set()
 
 
 def _start_drain(process: SimProcess) -> None:

@@ -100,6 +100,10 @@ class Judge:
             admission.check_invariants()
             if len(client.ledger) or admission.active_requests:
                 return f"frontend {rank} has requests without a client"
+            if (forms := process.parts.forms) is not None:
+                forms.queue.check_invariants()
+                if any(forms.queue.statistics().values()):
+                    return f"forms of frontend {rank} wait"
             if client.engines.membership != snapshot:
                 return f"frontend {rank} does not know who is there"
             present = {Peer("engine", each.rank, each.epoch) for each in snapshot.engines}

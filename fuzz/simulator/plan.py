@@ -93,6 +93,16 @@ class Request:
     again_after_s: float = math.inf
     # Each life that adopts it is killed while it does.
     ends_adopters: bool = False
+    # What its client wants the answer to be like is checked first: how that ends.
+    form: "Form | None" = None
+
+
+class Form(enum.StrEnum):
+    """How the check of a form ends, if nothing comes between."""
+
+    SERVED = "served"
+    REFUSED = "refused"
+    CRASHES = "crashes"  # each time
 
 
 class FaultKind(enum.StrEnum):
@@ -121,6 +131,9 @@ class FaultKind(enum.StrEnum):
     BREAK = "break"
     NO_SPAWN = "no spawn"
     DRAIN = "drain"
+    KILL_FORMS = "kill forms"
+    STOP_FORMS = "stop forms"
+    KILL_CHECK = "kill check"  # the copy that checks a form
 
 
 # At a store to memory that outlives the process.
@@ -142,6 +155,10 @@ CRASHES |= {
     FaultKind.KILL_BOTH,
 }
 CRASHES |= {FaultKind.KILL_SPARE}
+# Of who checks forms; drawn where there are some.
+OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
+# One simulation of so many has forms.
+FORMS_OF = 8
 _KINDS = (
     *[FaultKind.KILL_ENGINE] * 5,
     *[FaultKind.KILL_AT_STORE] * 4,
@@ -217,9 +234,28 @@ def draw(chance: Random, count: int) -> list[Event]:
         _draw_fault(chance, setup, tokens, is_crash=place < crashes)
         for place in range(crashes + others)
     ]
+    forms = Random(f"forms {setup.seed}")
+    if not forms.randrange(FORMS_OF):
+        requests = [attrs.evolve(each, form=_draw_form(forms)) for each in requests]
+        faults += [_draw_fault_of_forms(forms, setup, tokens, kind) for kind in OF_FORMS]
     if setup.frontends > 1 and chance.random() < 0.3:
         return _with_one_given_up(chance, setup, requests, faults)
     return [setup, *requests, *faults]
+
+
+def _draw_form(chance: Random) -> Form | None:
+    return chance.choice((None, *[Form.SERVED] * 4, Form.REFUSED, Form.CRASHES))
+
+
+def _draw_fault_of_forms(chance: Random, setup: Setup, tokens: int, kind: FaultKind) -> Fault:
+    return Fault(
+        kind=kind,
+        at_s=round(chance.random() ** 2 * BEGIN_S, 4),
+        tokens=chance.randrange(tokens) if chance.random() < 0.3 else 0,
+        steps=chance.randrange(20),
+        frontend=chance.randrange(setup.frontends),
+        for_s=chance.choice((0.02, 0.3, 1.0, 4.0)),
+    )
 
 
 def _with_one_given_up(

@@ -31,6 +31,9 @@ CHECKS: dict[str, str] = {
     "survival: no stream ends while an engine can go on with it": (
         r" ended, and .* served | did not wait for an engine| is not there any more"
     ),
+    "forms: each is answered, as it is, while there is a form process": (
+        r": its form (waits|was refused|was not refused)|forms of frontend \d+ wait"
+    ),
     "order: links and ledgers see each message once, in order": (
         r"outputs out of order|on the links of a frontend|was sent an attempt twice"
     ),
@@ -200,6 +203,9 @@ BREAKS: dict[str, str] = {
     ),
     "a successor has an epoch again": "two lives of an engine cannot be distinguished",
     "a successor has a term again": "two lives of a frontend cannot be distinguished",
+    "a form is lost with its form process": "a request waits for a check that nobody makes",
+    "a check that crashes is checked again": "a form that crashes the library is never refused",
+    "a new form process has no link": "forms of its frontend wait after its first death",
     "tokens are offered before they are written down": "journal after offer: tokens come anew",
     "an end is written down after its token": "a death between leaves a stream without its end",
     "a placement is written down too late": "an adopter does not know which engine has a stream",

@@ -5,15 +5,17 @@ is `FrontendProcess`, whose requests come from simulated clients in place of con
 """
 
 import os
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Any
 
 import attrs
 import msgspec
+import trio
 
 from ...api import frontend_process
 from ...api.application import Application
@@ -30,10 +32,13 @@ from ...engine.process import main as engine_process
 from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady
 from ...engine.step_recorder import NO_RECORDER
+from ...nurseries.processes.forked_call import ForkedCallDied
 from ...nurseries.processes.process import LadderTimes
 from ...nurseries.processes.progress_page import SLOT_BYTES, private_slot
 from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
+from ...runtime.forms import form_process
+from ...runtime.forms.form_client import FormClient
 from ...runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
@@ -41,9 +46,12 @@ from ...runtime.journal.journal import open_journal
 from ...runtime.journal.memory import create_journal, open_mapped_journal
 from ...runtime.journal.writer import JournalLimits
 from ...runtime.messages import (
+    FORMS_TO_ROOT,
     FRONTEND_TO_ROOT,
+    ROOT_TO_FORMS,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    FormsInit,
     FrontendInit,
     FrontendReady,
 )
@@ -54,12 +62,15 @@ from ...transports.control.handshake import ChildHandshake, Hello, perform_child
 from ...transports.links.channel import Peer
 from .kernel import Main, SimProcess
 from .network import SimNetwork
+from .plan import Form
 from .responses import Forgotten, SimResponses
 from .stores import WatchedJournal
 from .task_order import PROCESS
 from .worker import SimExecutor
 
-ENGINE, FRONTEND = "simulated engine", "simulated frontend"
+ENGINE, FRONTEND, FORMS = "simulated engine", "simulated frontend", "simulated forms"
+# Of a check.
+CHECK_S = (0.0, 0.002, 0.02, 0.3)
 # A page, the least that can be mapped alone.
 JOURNAL_SEGMENT_BYTES = 4096
 
@@ -119,6 +130,70 @@ class FrontendParts:
     """Of one frontend process: its homes by number, its own one and those that were left to it."""
 
     homes: dict[int, HomeParts] = attrs.field(factory=dict)
+    # Set when it serves.
+    forms: FormClient | None = None
+
+
+@attrs.define(eq=False)
+class SimCalls:
+    """In the place of `ForkedCalls`: checks of forms that say how they end (`plan.Form`)."""
+
+    chance: Random
+    waiting_pid = None
+    # Set to kill the copy: of each check under way.
+    copies: list[trio.Event] = attrs.field(factory=list, init=False)
+
+    @asynccontextmanager
+    async def open_call(self, argument: bytes) -> AsyncIterator[bytes]:
+        """See `ForkedCalls.open_call`."""
+        text, killed = argument.decode(), trio.Event()
+        self.copies.append(killed)
+        try:
+            with trio.move_on_after(self.chance.choice(CHECK_S)):
+                await killed.wait()
+        finally:
+            self.copies.remove(killed)
+        if killed.is_set():
+            raise ForkedCallDied("was killed by SIGKILL", is_own_fault=False)
+        if Form.CRASHES in text:
+            raise ForkedCallDied("was killed by SIGSEGV", is_own_fault=True)
+        yield b"it is refused" if Form.REFUSED in text else b"\0"
+
+    def prepare(self) -> None:
+        """A copy costs nothing here."""
+
+    async def aclose(self) -> None:
+        """None waits."""
+
+
+@attrs.define(eq=False)
+class FormParts:
+    """Of one form process; `ends` are duplicates of its links."""
+
+    calls: SimCalls
+    ends: list[socket.socket] = attrs.field(factory=list, init=False)
+
+    def cut(self) -> None:
+        """It is dead: what it still says nobody hears."""
+        for end in self.ends:
+            with suppress(OSError), end:  # its frontend was first
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@attrs.define(eq=False)
+class _FormControl:
+    """A control channel that keeps a duplicate of each link."""
+
+    control: ControlChannel
+    parts: FormParts
+
+    async def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        await self.control.send(message, fds)
+
+    async def receive(self) -> tuple[object, list[int]]:
+        message, fds = await self.control.receive()
+        self.parts.ends += [socket.socket(fileno=os.dup(fd)) for fd in fds]
+        return message, fds
 
 
 @attrs.define(eq=False)
@@ -147,7 +222,7 @@ class Programs:
 
     def mains(self) -> dict[str, Main]:
         """By the modules that the fleets are given."""
-        return {ENGINE: self.run_engine, FRONTEND: self.run_frontend}
+        return {ENGINE: self.run_engine, FRONTEND: self.run_frontend, FORMS: self.run_forms}
 
     async def run_engine(self, process: SimProcess) -> None:
         """As `engine.process.main.main`."""
@@ -209,8 +284,21 @@ class Programs:
         async with opening as home:
             inputs, outputs = home.endpoints
             running = frontend_process.FrontendProcess(init, control, home, opener)
+            process.parts.forms = running.forms
             where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
             await running.run(handshake, where)
+
+    async def run_forms(self, process: SimProcess) -> None:
+        """As `runtime.forms.form_process.main`."""
+        control = ControlChannel(process.control, sends=FORMS_TO_ROOT, receives=ROOT_TO_FORMS)
+        handshake = await self._handshake(process, control, "forms")
+        init = msgspec.msgpack.decode(handshake.init, type=FormsInit)
+        _become(process, "forms", init.rank, init.epoch)
+        process.parts = parts = FormParts(SimCalls(self.chance))
+        process.on_cut.append(parts.cut)
+        await handshake.ready(b"")
+        linked: Any = _FormControl(control, parts)
+        await form_process.FormProcess(init, linked, parts.calls).run()
 
     async def _handshake(
         self, process: SimProcess, control: ControlChannel, role: str

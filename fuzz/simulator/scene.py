@@ -178,6 +178,11 @@ class Scene:
             raise Violation(f"{role} {rank} is there {len(found)} times")
         return found[0] if found else None
 
+    @property
+    def has_forms(self) -> bool:
+        """Whether a client asks for an answer of a given form."""
+        return any(each.form is not None for each in self.requests)
+
     def is_over(self, receiver: Peer, sender: Peer) -> bool:
         """Whether the receiver knows that this life of the sender is over."""
         if receiver.role == "engine":

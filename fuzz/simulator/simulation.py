@@ -28,6 +28,7 @@ from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
 from ...runtime.journal import journal
 from ...runtime.processes import engine_fleet, frontend_homes, hang_watcher, root
+from ...runtime.processes.form_fleet import FormFleet
 from ...runtime.text.input_processor import InputProcessor
 from .blame import Blame, WatchedFleet
 from .clients import Clients
@@ -35,7 +36,7 @@ from .injector import Injector
 from .judge import Judge
 from .kernel import SimProcess
 from .plan import Event, Setup
-from .processes import make_block_names, make_journal, open_watched_journal
+from .processes import FORMS, make_block_names, make_journal, open_watched_journal
 from .scene import Scene, Trace
 from .streams import Violation
 from .task_order import VirtualClock, seeded_tasks
@@ -78,6 +79,8 @@ class World:
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
         await nursery.start(self.scene.root.engines.run)
         await nursery.start(self.scene.root.frontends.run)
+        if self.scene.has_forms:
+            await nursery.start(self.scene.root.forms.run)
         with trio.move_on_after(BOOT_S) as patience:
             await self.scene.root.frontends.wait_serving()
             if self.scene.setup.waits_for_all:
@@ -140,7 +143,7 @@ def _one_process(
 ) -> Iterator[None]:
     """What a process does to the whole interpreter is left out, and what threads do is done here.
 
-    No request has a grammar, so that no engine reads a tokenizer.
+    No request has a grammar, so that no engine reads a tokenizer: of forms the check alone is here.
     """
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (frontend_process, "settle_heap", lambda: None),
@@ -152,6 +155,7 @@ def _one_process(
         (journal, "open_mapped_journal", partial(open_watched_journal, on_rebuilding)),
         (frontend_homes, "create_journal", make_journal),
         (root, "EngineFleet", WatchedFleet),
+        (root, "FormFleet", partial(FormFleet, module=FORMS)),
         (engine_main, "passes_shown", nullcontext),
         (frontend_process, "passes_shown", nullcontext),
         (hang_watcher, "look_at_process", look),
