@@ -40,6 +40,7 @@ from .template_sandbox import (
     bounded_filter,
     render_within,
 )
+from .template_values import TemplateFunction
 
 logger = logging.getLogger(__name__)
 # Names of templates in a folder that has several.
@@ -226,8 +227,8 @@ def _make_environment(now: Now) -> jinja2.Environment:
         extensions=[jinja2.ext.loopcontrols, GenerationBlock],
     )
     environment.filters["tojson"] = bounded_filter("tojson", _to_json)
-    environment.globals["raise_exception"] = _Global(_raise_exception)
-    environment.globals["strftime_now"] = _Global(lambda form: _time_text(now(), form))
+    environment.globals["raise_exception"] = TemplateFunction(_raise_exception)
+    environment.globals["strftime_now"] = TemplateFunction(lambda form: _time_text(now(), form))
     environment.globals["namespace"] = _Namespace
     environment.globals["dict"] = _Dict()
     return environment
@@ -250,6 +251,9 @@ class _Dict:
 
     def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
         return dict(*args, **values)
+
+    def __repr__(self) -> str:
+        return "dict()"
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
         return dict.fromkeys(keys, value)
@@ -275,19 +279,6 @@ class _Namespace(jinja2.utils.Namespace):
 def _refuse_underscore(name: str) -> None:
     if name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
-
-
-@attrs.frozen(repr=False)
-class _Global:
-    """A function of templates whose text has no address of this process in it."""
-
-    _function: Callable[..., Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return "function()"
 
 
 def _time_text(moment: datetime.datetime, form: str) -> str:

@@ -25,7 +25,8 @@ import jinja2
 import jinja2.compiler
 import jinja2.nodes
 import jinja2.runtime
-import jinja2.sandbox
+
+from .template_values import AddresslessSandbox, function_of, made_without_address
 
 # The characters of one value, of the text as well: a prompt may have 2**22.
 VALUE_CHARACTERS_MAX = 5 * 2**20
@@ -184,7 +185,7 @@ class _Code(jinja2.compiler.CodeGenerator):
         self.write(")")
 
 
-class BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+class BoundedSandbox(AddresslessSandbox):
     """jinja2's immutable sandbox, bounded; for `render_within` alone."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -222,6 +223,7 @@ class BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Bound a call, then do it."""
+        obj = function_of(obj)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
             if obj.__name__ == "join":
@@ -231,7 +233,7 @@ class BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 _bound_arguments(obj.__name__, owner, args, kwargs)
         elif not isinstance(obj, jinja2.runtime.Macro) or obj.catch_varargs or obj.catch_kwargs:
             _budget.get().charge(_weigh((args, kwargs)))
-        return self.bounded(super().call(context, obj, *args, **kwargs))
+        return made_without_address(self.bounded(super().call(context, obj, *args, **kwargs)))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format` and `str.format_map`, bounded."""
@@ -384,6 +386,6 @@ def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
             result = list(result)
         if isinstance(result, str | list | tuple):
             _budget.get().charge(_weigh(result))
-        return result
+        return made_without_address(result)
 
     return apply

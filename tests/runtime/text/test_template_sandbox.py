@@ -121,3 +121,47 @@ def test_the_thread_is_not_traced_afterwards() -> None:
     before = sys.gettrace()
     assert render("{{ 1 }}") == "1"
     assert sys.gettrace() is before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "range",
+        "'a'.upper",
+        "'a'.format",
+        "'a'|attr('upper')",
+        "{}.items",
+        "3 .bit_length",
+        "cycler(1, 2)",
+        "cycler(1, 2).next",
+        "joiner(1)",
+        "[1]|map('string')",
+        "[1]|reverse",
+        "[{'a': 1}]|selectattr('a')",
+        "{'a': 1}|items",
+        "['upper']|map('attr', 'upper')|list",
+        "['a']|map(attribute='upper')|list",
+        "self.block",
+        "self",
+        "namespace(a='a'.upper)",
+        "(range, {'a': range})",
+    ],
+)
+@pytest.mark.parametrize(
+    "shown", ["{{ V }}", "{{ V ~ '' }}", "{{ '%s' % (V,) }}", "{{ (V,)|string|upper }}"]
+)
+def test_no_text_of_a_value_has_an_address(value: str, shown: str) -> None:
+    block = "{% block block %}{% endblock %}"
+    text = render(block + shown.replace("V", f"({value})"))
+    assert text
+    assert "0x" not in text.lower()
+
+
+def test_what_stands_for_functions_and_iterators_works() -> None:
+    source = (
+        "{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.current }}"
+        "{% set j = joiner('-') %}{{ j() }}{{ j() }}{{ range(2)|list }}{{ range is callable }}"
+        "{% set up = 'a'.upper %}{{ up() }}{{ '{}'.format(7) }}{{ ([1, 2]|reverse)|join }}"
+        "{% for k, v in {'a': 1}|items %}{{ k }}{{ v }}{% endfor %}{{ [1, 2]|map('string')|first }}"
+    )
+    assert render(source) == "121-[0, 1]TrueA721a11"
