@@ -25,7 +25,7 @@ from ...runtime.events import OnEvent
 from ...runtime.hub.fetch import FetchedModel, fetch_model
 from ...runtime.hub.model_name import hub_model
 from ...runtime.processes.root import ServePlan
-from ..http.access import ANY, OriginPolicy
+from ..http.access import ANY, OriginPolicy, sealed
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import (
     TRACES_PATH,
@@ -93,7 +93,7 @@ def make_plan(
         settings = attrs.evolve(settings, serve=serve)
     return ServePlan(
         settings=settings.runtime,
-        frontend_settings=settings_to_text(settings),
+        frontend_settings=settings_to_text(attrs.evolve(settings, serve=_sealed(serve))),
         version=__version__,
         host=listen.host,
         port=listen.port,
@@ -239,6 +239,12 @@ def _with_demo_key(listen: ListenSettings, serve: ServeSettings) -> ServeSetting
         reason = f"is for this machine alone, and {listen.host} can be reached from elsewhere"
         raise InvalidParameter("demo", reason)
     return attrs.evolve(serve, admin_keys=(*serve.admin_keys, secrets.token_urlsafe()))
+
+
+def _sealed(serve: ServeSettings) -> ServeSettings:
+    """As frontends get it: with digests of the keys."""
+    api_keys, admin_keys = (tuple(map(sealed, keys)) for keys in (serve.api_keys, serve.admin_keys))
+    return attrs.evolve(serve, api_keys=api_keys, admin_keys=admin_keys)
 
 
 def _traces_of(serve: ServeSettings) -> str:

@@ -162,8 +162,22 @@ PRINCIPAL_HEX_DIGITS = 16
 _BEARER = "bearer "
 
 
+# A key that is given as its digest, in hexadecimal digits.
+_SEALED = re.compile(r"sha256:([0-9a-f]{64})")
+
+
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def sealed(key: str) -> str:
+    """What may stand in a key's place where keys are configured: its digest, spelled out."""
+    return key if _SEALED.fullmatch(key) else f"sha256:{_digest(key).hex()}"
+
+
+def _digest_given(key: str) -> bytes:
+    """Of a configured key, or of what stands for it."""
+    return bytes.fromhex(sealed(key).partition(":")[2])
 
 
 def _principal_of(digest: bytes) -> str:
@@ -183,10 +197,13 @@ class Authentication:
 
     @classmethod
     def of_keys(cls, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()) -> "Authentication":
-        """Digest the keys. Raises `ValueError` for an empty one, which would let everyone in."""
+        """Digest the keys, but for those that are `sealed`.
+
+        Raises `ValueError` for an empty one, which would let everyone in.
+        """
         if any(not key.strip() for key in (*keys, *admin_keys)):
             raise ValueError("an API key is empty; remove it or set one")
-        return cls(tuple(map(_digest, keys)), tuple(map(_digest, admin_keys)))
+        return cls(tuple(map(_digest_given, keys)), tuple(map(_digest_given, admin_keys)))
 
     @property
     def has_admin(self) -> bool:

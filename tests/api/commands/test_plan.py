@@ -18,6 +18,7 @@ from triolet.api.commands.plan import (
     with_demo,
     with_file_keys,
 )
+from triolet.api.http.access import sealed
 from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import JournalSettings, SupervisionSettings
@@ -86,7 +87,7 @@ def test_options_reach_the_settings() -> None:
 def test_a_demo_has_an_admin_key_of_its_own() -> None:
     plan = plan_of(serve={"demo": True, "admin_keys": ("mine",)})
     serve = settings_of_text(plan.frontend_settings).serve
-    assert serve.admin_keys == ("mine", plan.demo_key)
+    assert serve.admin_keys == (sealed("mine"), sealed(plan.demo_key))
     assert len(plan.demo_key) > 20
     assert plan_of().demo_key == ""
 
@@ -149,7 +150,8 @@ def test_an_open_address_needs_a_key() -> None:
     with pytest.raises(InvalidParameter, match="--api-key"):
         plan_of(listen={"host": "0.0.0.0"})
     plan = plan_of(listen={"host": "0.0.0.0"}, serve={"api_keys": (KEY,)})
-    assert settings_of_text(plan.frontend_settings).serve.api_keys == (KEY,)
+    assert settings_of_text(plan.frontend_settings).serve.api_keys == (sealed(KEY),)
+    assert KEY not in plan.frontend_settings
 
 
 @pytest.mark.parametrize(("name", "keys"), [("api_key", (KEY, "k")), ("admin_key", (KEY,))])
@@ -171,8 +173,8 @@ def test_keys_come_from_files(tmp_path: pathlib.Path) -> None:
     files = [str(users), str(more)]
     tree = with_file_keys(tree, api_key_file=files, admin_key_file=[str(admins)])
     serve = settings_of_text(make_plan(None, tree).frontend_settings).serve
-    assert serve.api_keys == ("own", "one", "two", "three")
-    assert serve.admin_keys == ("root",)
+    assert serve.api_keys == tuple(map(sealed, ("own", "one", "two", "three")))
+    assert serve.admin_keys == (sealed("root"),)
 
 
 @pytest.mark.parametrize(

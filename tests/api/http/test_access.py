@@ -14,6 +14,7 @@ from triolet.api.http.access import (
     OriginPolicy,
     authorization_of,
     authorization_of_offer,
+    sealed,
     split_host,
 )
 
@@ -217,3 +218,11 @@ def test_what_is_no_key_in_an_offer_is_401_without_the_key(text: str) -> None:
     with pytest.raises(ApiError) as refused:
         authorization_of_offer([f"triolet.key.{text}"])
     assert refused.value.status == 401
+
+
+def test_a_key_may_be_given_as_its_digest() -> None:
+    keys = Authentication.of_keys((sealed("user"),), (sealed("admin"),))
+    assert keys == Authentication.of_keys(("user",), ("admin",))
+    assert sealed(sealed("user")) == sealed("user")
+    with pytest.raises(ApiError):
+        keys.authenticate(f"Bearer {sealed('user')}")  # who has read it has no key
