@@ -5,18 +5,25 @@ One server with its default settings but for the number of frontends, and the bu
 
 import os
 import pathlib
+import re
 import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import trio
 
+from triolet.fuzz.observers import abstract_sockets
 from triolet.runtime.messages import ControlCall, Place, Role
 from triolet.runtime.processes.control_server import ask_run
 
 from .resumed import ask_all, check_same
-from .server import DEADLINE_S, open_server
+from .server import DEADLINE_S, open_server, wait_until
 
 pytestmark = pytest.mark.slow
+
+GUESSES = 40
 
 
 @pytest.mark.parametrize("is_held", [True, False], ids=["connections go on", "by number"])
@@ -56,3 +63,50 @@ async def test_a_stream_that_outlasts_the_grace_of_a_restart_goes_on(
 
             found = await ask_all(server, "restarted", restart_both)
             check_same(found, wanted, is_held=is_held)
+
+
+async def test_names_that_others_bind_first_take_no_recovery_away(tmp_path: pathlib.Path) -> None:
+    """Every user of the machine can read the names of sockets, and bind what may come next."""
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_server(tmp_path, "--frontends", "1") as server:
+            await server.wait_linked(1, 1)
+            names = abstract_sockets(server.run_id)
+            assert {name.rpartition("-")[2] for name in names} >= {"input", "output"}
+            with taken_names(guessed(server.run_id, names)) as count:
+                assert count >= GUESSES
+
+                before = (await server.pids())["frontend 0"]
+                os.kill(before, signal.SIGKILL)
+
+                async def is_back() -> bool:
+                    pids = await server.pids()
+                    return pids.get("frontend 0", before) != before and await server.is_ready()
+
+                await wait_until(is_back, "the frontend is back")
+                assert server.popen.poll() is None
+
+
+@contextmanager
+def taken_names(names: set[str]) -> Iterator[int]:
+    """These are ours, as far as they are free: how many."""
+    count = 0
+    with ExitStack() as bound:
+        for name in names:
+            one = bound.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            with suppress(OSError):  # it is the server's
+                one.bind("\0" + name)
+                count += 1
+        yield count
+
+
+def guessed(run_id: str, names: list[str]) -> set[str]:
+    """The names that the next lives would have if they followed from these, or from the run."""
+    found = set[str]()
+    for name in (name.removeprefix("@") for name in names):
+        shape = re.fullmatch(r"(.*-)(\d+)-(\w+)", name)
+        assert shape is not None, name
+        head, epoch, kind = shape.groups()
+        for more in range(1, GUESSES):
+            found.add(f"{head}{int(epoch) + more}-{kind}")
+            found.add(f"triolet-{run_id}-frontend-0-{int(epoch) + more}-{kind}")
+    return found
