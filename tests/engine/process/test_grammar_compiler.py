@@ -1,13 +1,28 @@
 """Compiling off the step loop: replays, copies, what cannot be compiled, and the task."""
 
+import gc
 import pathlib
+import weakref
+from typing import cast
 
+import attrs
 import pytest
+import trio
 
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.grammar import RequestGrammar
+from triolet.engine.core.request import Request
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.process.grammar_compiler import KEPT_MAX, GrammarCompiler
+from triolet.engine.process.grammar_compiler import (
+    KEPT_MAX,
+    GrammarCompiler,
+    run_grammar_compiler,
+)
+from triolet.engine.process.server import EngineServer
+from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
 
+from ..core.driver import new_request
 from ..grammar.grammars import EOS, VOCAB_SIZE, allowed, encode, make_compiler, make_order
 
 WIDE = StructuredOutputs.json(
@@ -78,3 +93,59 @@ def test_a_folder_without_a_readable_tokenizer(
     compiler.load()
     with pytest.raises(InvalidParameter, match="no tokenizer"):
         compiler.compile(*make_order(DIGITS))
+
+
+@attrs.define(eq=False)
+class OrderingServer:
+    """Server and core of one list of orders."""
+
+    orders: list[Request]
+    settings: EngineSettings = attrs.field(factory=lambda: EngineSettings(model="m"))
+    vocab_size: int = VOCAB_SIZE
+    compiled: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def core(self) -> "OrderingServer":
+        return self
+
+    @property
+    def limits(self) -> "OrderingServer":
+        return self
+
+    async def wait_grammar_orders(self) -> None:
+        if not self.orders:
+            self.compiled.set()
+            await trio.sleep_forever()
+
+    def take_grammar_orders(self) -> list[Request]:
+        orders, self.orders = self.orders, []
+        return orders
+
+    def grammar_compiled(self, request: Request, grammar: RequestGrammar) -> None:
+        request.grammar = grammar
+
+    def notify(self) -> None:
+        pass
+
+
+async def test_a_grammar_is_freed_with_its_request(compiler: GrammarCompiler) -> None:
+    """At once, without the collector, which an engine runs seldom: 70 KiB with each form."""
+    sampling = SamplingParams(max_tokens=9, structured_outputs=DIGITS)
+    requests = [new_request(f"r{number}", sampling=sampling) for number in range(2)]
+    server = OrderingServer(list(requests))
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            makes = lambda *_: compiler  # noqa: E731
+            await nursery.start(run_grammar_compiler, cast(EngineServer, server), None, makes)
+            with trio.fail_after(20):
+                await server.compiled.wait()
+            first = requests[0]
+            assert first.grammar is not None
+            assert first.grammar.accept(encode("1")[0])  # it says what it is at
+            ended = weakref.ref(first), weakref.ref(first.grammar)
+            del first, requests[0]
+            assert [each() for each in ended] == [None, None]
+            nursery.cancel_scope.cancel("the test is over")
+    finally:
+        gc.enable()
