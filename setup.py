@@ -12,6 +12,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS = HERE / "engine" / "kernels"
@@ -47,6 +48,19 @@ class BuildKernels(build_ext):
         return pathlib.Path(self.build_lib, "triolet", "engine", "kernels")
 
 
+# This file, which lies where the modules of the package do, and a program that no wheel can run.
+LEFT_OUT = {("triolet", "setup"), ("triolet.fuzz", "__main__")}
+
+
+class BuildModules(build_py):
+    """Copies the modules that are used after an installation."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """All modules of the package but those."""
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if module[:2] not in LEFT_OUT]
+
+
 class KernelsWheel(bdist_wheel):
     """A wheel for any Python on one platform."""
 
@@ -58,5 +72,5 @@ class KernelsWheel(bdist_wheel):
 setup(
     # Not an extension module: its presence makes setuptools run `build_ext` and mark the platform.
     ext_modules=[Extension("triolet.engine.native.kernels", sources=[])],
-    cmdclass={"build_ext": BuildKernels, "bdist_wheel": KernelsWheel},
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildModules, "bdist_wheel": KernelsWheel},
 )
