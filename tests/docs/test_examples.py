@@ -1,0 +1,72 @@
+"""Examples, run as their readers run them."""
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from ..end_to_end.server import DEADLINE_S, Server, module_server
+from ..house import ROOT
+
+pytestmark = pytest.mark.slow
+
+# {example: words behind it, and what it prints in the end}
+EXAMPLES = {
+    "batch.sh": ((), '"custom_id":"3"'),
+    "embed.py": ((), "KV blocks free"),
+    "from_asyncio.py": ((), "The old lantern"),
+    "in_process.py": ((), ""),
+    "lanes.py": (("{ws}/v1/responses",), "response."),
+    "resume.py": ((), "the whole: "),
+    "sdk_chat.py": ((), ""),
+    "structured_output.py": ((), " years"),
+    "tools.py": ((), "It rains in "),
+}
+# A program of minutes, for a server of one's own; its command is run by `tests/fuzz/chaos`.
+NOT_RUN = {"chaos_on_another_server.sh"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with module_server(tmp_path_factory.mktemp("examples")) as server:
+        yield server
+
+
+def test_every_example_is_run() -> None:
+    there = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert there == EXAMPLES.keys() | NOT_RUN
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_an_example_runs(name: str, server: Server, tmp_path: pathlib.Path) -> None:
+    words, said = EXAMPLES[name]
+    program = "bash" if name.endswith(".sh") else sys.executable
+    bin_folder = pathlib.Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "TRIOLET_URL": server.url,
+        "XDG_RUNTIME_DIR": str(server.folder),
+    }
+    command = [program, str(ROOT / "examples" / name)]
+    command += [word.format(ws=server.url.replace("http", "ws")) for word in words]
+    with trio.fail_after(2 * DEADLINE_S):
+        done = await trio.run_process(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
+    assert done.returncode == 0, done.stdout.decode()
+    assert done.stdout.strip(), "it prints something"
+    assert said in done.stdout.decode()
+    if name == "resume.py":
+        cut, whole = done.stdout.decode().splitlines()
+        assert len(whole) > len(cut)
