@@ -18,6 +18,7 @@ from ..nurseries.tasks.background import waiting_for
 from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
+from ..runtime.hands import Hands
 from ..runtime.journal.journal import Journal
 from ..runtime.messages import ForeignCall, ForeignVerb
 from ..runtime.text.answer_format import AnswerFormat
@@ -75,6 +76,8 @@ class Application:
     journal_fault: str = ""
     # Where connections are held for a successor; None: they end with this process.
     slots: HeldSlots | None = None
+    # What is parsed now, for the case that this process dies of it.
+    hands: Hands = attrs.field(factory=Hands)
     # {rank: why} of this server's frontends that are given up.
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
@@ -349,7 +352,7 @@ class Call:
 
     async def read_body(self) -> JsonObject:
         """Its JSON body, as tables read it. Raises `ApiError`."""
-        values = await self.connection.read_json()
+        values = await self.connection.read_json(self.principal)
         if self.table is not None:
             self.application.unknown_fields.check(self.table, values)
         return self.application.with_model_name(values)

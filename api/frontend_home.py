@@ -130,6 +130,7 @@ class HomeOpener:
                         journal=journal,
                         journal_fault=fault,
                         slots=_enter_slots(owned, fds.get("connections"), ended),
+                        hands=self.inputs.hands,
                     )
                     async with (
                         application.totals.open_page(fds.get("counters"), self.rank),

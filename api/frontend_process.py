@@ -6,7 +6,7 @@ descriptors over the control socket, engines' addresses by membership.
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 
@@ -28,6 +28,7 @@ from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..runtime.forms.form_client import FormClient
 from ..runtime.frontend.watched_frontend import WatchedFrontend
+from ..runtime.hands import Hands, open_table
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -61,7 +62,7 @@ from .throughput import ThroughputLog
 from .viewers import Viewers
 
 
-async def main(child: ChildFds) -> None:
+async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> None:
     """Run one frontend until a stop is ordered. Whatever fails in it, fails it."""
     return_large_blocks()
     control = ControlChannel(child.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
@@ -76,16 +77,21 @@ async def main(child: ChildFds) -> None:
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
     forms = FormClient()
-    inputs = attrs.evolve(inputs, forms=forms)  # forked with what is shared
-    opener = HomeOpener(run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs)
     fds = dict(zip(init.descriptors, handshake.fds, strict=False))
     name = f"frontend {init.rank}"
     async with open_log(settings.runtime.logs, process=name, epoch=init.epoch):
         with (
             open_slot(fds.get("progress"), 0) as progress,
             passes_shown(progress),
+            open_table(fds.get("progress")) as table,
             ExitStack() as owned,
         ):
+            hands = make_hands(table)
+            hands.handle_doubted(init.doubted)
+            inputs = attrs.evolve(inputs, forms=forms, hands=hands)  # forked with what is shared
+            opener = HomeOpener(
+                run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs
+            )
             owned.callback(close_fds, handshake.fds)
             me = Peer("frontend", init.home, init.term)
             count, send = settings.runtime.frontends, control.send
@@ -130,6 +136,7 @@ class FrontendProcess:
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
+        self.home.application.hands.on_passed = self._reports.changed
         self._watched = WatchedProcess(
             WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),
             self.control.send,
@@ -190,12 +197,15 @@ class FrontendProcess:
         home = self.home
         counters = home.application.counters
         ended, home.ended[:] = home.ended[:], []
+        hands = home.application.hands
+        passed, hands.passed[:] = hands.passed[:], []
         return FrontendLoad(
             open_connections=counters.connections_active,
             open_streams=sum(each.frontend.admission.active_requests for each in self._homes()),
             connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(home.frontend.client.balancer.engines),
             ended=ended,
+            passed=passed,
         )
 
     def _homes(self) -> list[FrontendHome]:
@@ -238,6 +248,7 @@ class FrontendProcess:
                     self.home.application.failed_frontends = failed
                     self.home.application.metrics.frontend_restarts = message.restarts
                     self.home.application.foreign.handle_frontends(message)
+                    self.home.application.hands.handle_doubted(message.doubted)
                 case HandOver() if self.home.application.slots is not None:
                     start_background_task_soon(nursery, self._hand_over, name="hand-over")
                 case Drain() | HandOver():

@@ -38,7 +38,7 @@ class LoadReports:
         while True:
             self._changed = trio.Event()
             load = self.look()
-            if load.ended or load != sent:
+            if load.ended or load.passed or load != sent:
                 await self.send(load)
                 sent = load
                 await trio.sleep(LOAD_PERIOD_S)

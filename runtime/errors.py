@@ -5,7 +5,7 @@
      |    +-- RequestIdInUse          another live request has this id
      |    +-- PromptRefused           an engine takes less than we believed
      |    +-- ChatTemplateMissing     the model has no chat template: send text or token ids
-     |    +-- RequestQuarantined     engines died of this prompt; refused for a while
+     |    +-- RequestQuarantined      processes died of it; refused for a while
      |    +-- JournalStreamTooLarge   what it may need of the journal is more than one may
      |    +-- ChatTemplateRefused     the template refused these messages
      |    +-- TextRefused             the tokenizer's library failed at this text
@@ -61,11 +61,11 @@ class PromptRefused(InvalidRequest):
 
 @attrs.frozen
 class RequestQuarantined(InvalidRequest):
-    """Engines died of this prompt of this principal; it is refused until that is forgotten."""
+    """Processes died of this content of this principal; it is refused until that is forgotten."""
 
     code: ClassVar[str] = "request_quarantined"
     sentence: ClassVar[str] = (
-        "engines died while they computed this prompt, so it is refused for"
+        "processes of the server died while they worked on this, so it is refused for"
         " {self.seconds:.0f} s; do not send it again before, and report it to the operator"
     )
     seconds: float

@@ -151,6 +151,14 @@ class EngineMembership:
     refused: dict[bytes, float] = attrs.field(factory=dict)
 
 
+@attrs.frozen
+class Doubted:
+    """Contents (see `hands`) that ended a frontend, perhaps, or are refused until then."""
+
+    suspects: list[bytes] = attrs.field(factory=list)
+    refused: dict[bytes, float] = attrs.field(factory=dict)  # by CLOCK_MONOTONIC
+
+
 @attrs.frozen(kw_only=True)
 class FrontendInit:
     """INIT's payload for a frontend; `settings` is JSON text that `api` understands."""
@@ -168,6 +176,7 @@ class FrontendInit:
     # "counters".
     descriptors: list[str] = attrs.field(factory=list)
     died_ns: int = 0  # when the last process that had the home did, by CLOCK_MONOTONIC; 0: none
+    doubted: Doubted = attrs.field(factory=Doubted)
 
 
 @attrs.frozen(kw_only=True)
@@ -233,6 +242,7 @@ class FrontendLoad:
     engines_ready: int = 0
     # Slots whose connection was ended by `shutdown` and then closed; each is reported once.
     ended: list[int] = attrs.field(factory=list)
+    passed: list[bytes] = attrs.field(factory=list)  # suspects, each once
 
 
 class ForeignVerb(enum.StrEnum):
@@ -337,6 +347,7 @@ class FrontendStates:
     homes: int = 0
     lost: list[int] = attrs.field(factory=list)
     restarts: dict[int, int] = attrs.field(factory=dict)
+    doubted: Doubted = attrs.field(factory=Doubted)
 
 
 @attrs.frozen

@@ -39,8 +39,8 @@ ROOMS = {
         "torch_process",
     ],
     "runtime": [
-        "errors", "events", "messages", "config", "hub", "forms", "text", "journal", "processes",
-        "frontend", "runtime", "llm",
+        "errors", "events", "messages", "hands", "config", "hub", "forms", "text", "journal",
+        "processes", "frontend", "runtime", "llm",
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",

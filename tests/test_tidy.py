@@ -34,6 +34,7 @@ CRUMBS = {
 } | {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
+    "triolet.runtime.processes.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
@@ -41,8 +42,8 @@ CRUMBS = {
     "triolet.runtime.processes.unavailable": "what a root says to clients, which knows no HTTP",
 }
 
-# A file for each model family; a benchmark for each part.
-WIDE = {"engine/model", "bench/parts", "nurseries/processes", "runtime/processes"}
+# A file for each model family; a benchmark for each part; a process for each kind of poison.
+WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes", "runtime/processes"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
@@ -71,6 +72,7 @@ RUN_BY_TESTS = {
     "triolet.nurseries.processes.boot",
     "triolet.nurseries.processes.forked_call",
     "triolet.fuzz.chaos.poisoned_forms",
+    "triolet.fuzz.chaos.poisoned_frontend",
     "triolet.runtime.forms.form_process",
 }
 

@@ -12,14 +12,16 @@ import attrs
 import msgspec
 import trio
 
+from ...runtime.errors import RequestQuarantined
+from ...runtime.hands import ContentKind, Hands
 from ..access_log import AccessEntry
-from ..errors import ApiError, body_too_large, no_room
+from ..errors import ApiError, body_too_large, no_room, to_api_error
 from ..schema.fields import JsonObject, decode_object
 from ..settings import LOCAL, HttpLimits, InputShare
 from .answers import LAST_CHUNK, NO_SNIFFING, Headers, http_date, write_chunk, write_head
 from .held import HttpState, encode_position, encode_state
 from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
-from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
+from .stream import BoundedStream, ReadAhead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # What follows an answer.
@@ -42,6 +44,8 @@ class HttpConnection:
     share: InputShare = attrs.field(factory=InputShare)
     # Whom it is counted for.
     address: str = LOCAL
+    # Of the process: heads and bodies are named there before they are parsed.
+    hands: Hands = attrs.field(factory=Hands)
 
     # Around all that is done for the client, while `reading`: cancelled when it leaves before it is
     # answered, or sends no next request in time. One for all requests: each would cost a scope.
@@ -115,30 +119,32 @@ class HttpConnection:
         self.request, self.status, self.route, self.standing_headers = None, 0, "-", []
         self.error_body = ApiError.body
         try:
-            if self._take_head() or await self._receive_head():
+            if await self._take_head() or await self._receive_head():
                 self.access = AccessEntry(trio.current_time())
                 return self.request
-        except ApiError:
+        except (ApiError, RequestQuarantined) as error:
             self._closing = True
-            raise
+            raise to_api_error(error) from None
         return None
 
     async def _receive_head(self) -> bool:
         for seconds in (self.limits.head_s, LAST_LOOK_S):
             with trio.move_on_after(seconds):
                 while await self._input.more():
-                    if self._take_head():
+                    if await self._take_head():
                         return True
                 if self._input.buffer:
                     raise invalid_http("The request ended within its head")
                 return False
-            if self._take_head():  # its reader had it in the turn in which time was over
+            if await self._take_head():  # its reader had it in the turn in which time was over
                 return True
         message = f"No whole request head within {self.limits.head_s:g} s"
         raise ApiError(408, message, "request_timeout")
 
-    def _take_head(self) -> bool:
-        head = take_head(self._input.buffer, self.limits.head_bytes_max)
+    async def _take_head(self) -> bool:
+        whole = self._input.head(self.limits.head_bytes_max)
+        with await self.hands.take(ContentKind.HEAD, "", whole):
+            head = take_head(self._input.buffer, self.limits.head_bytes_max)
         if head is None:
             return False
         self.request, self._body = head.request, head.body
@@ -201,15 +207,20 @@ class HttpConnection:
         if not await self._input.more():
             raise trio.BrokenResourceError("the client closed within a body")
 
-    async def read_json(self) -> JsonObject:
+    async def read_json(self, principal: str = "") -> JsonObject:
         """The whole body as a JSON object.
 
         Raises `ApiError` as `read_body`, 415 for a body that is declared as something else or
-        compressed, and 400 for what is no JSON object.
+        compressed, and 400 for what is no JSON object, or has ended frontends.
         """
         assert self.request is not None
         self.request.check_json()
-        return decode_object(await self.read_body())
+        body = await self.read_body()
+        try:
+            with await self.hands.take(ContentKind.BODY, principal, body):
+                return decode_object(body)
+        except RequestQuarantined as error:
+            raise to_api_error(error) from None
 
     def describe(self) -> bytes:
         """See `HeldState`."""
@@ -382,17 +393,5 @@ class HttpConnection:
         A close with unread bytes would reset the connection and may destroy our last answer.
         """
         if not self.stream.aborted and not self.is_gone:
-            size = 0
-            with (
-                trio.move_on_after(self.limits.linger_s),
-                contextlib.suppress(
-                    trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError
-                ),
-            ):
-                await self.stream.send_eof()
-                while size < self.limits.linger_bytes_max:
-                    data = await self.stream.receive_some(RECEIVE_BYTES)
-                    if not data:
-                        break
-                    size += len(data)
+            await self.stream.linger(self.limits.linger_s, self.limits.linger_bytes_max)
         await self.stream.aclose()

@@ -22,6 +22,7 @@ from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...transports.takeover.tcp import abort
 from .held import HeldStream
+from .request import EMPTY_LINE
 
 # One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
 PIECE_BYTES = 256 * 2**10
@@ -74,6 +75,22 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     async def finish(self, rest: bytes) -> None:
         """Write what is left of a chunk that another process began; raises as `send_all`."""
         await self._write(memoryview(rest))
+
+    async def linger(self, seconds: float, bytes_max: int) -> None:
+        """Say that nothing more comes, and read away a little of what the client still sends."""
+        size = 0
+        with (
+            trio.move_on_after(seconds),
+            contextlib.suppress(
+                trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError
+            ),
+        ):
+            await self.send_eof()
+            while size < bytes_max:
+                data = await self.receive_some(RECEIVE_BYTES)
+                if not data:
+                    break
+                size += len(data)
 
     async def _write(self, view: memoryview) -> None:
         if self.held is not None:
@@ -209,6 +226,10 @@ class ReadAhead:
             reader, self._reader = self._reader, None
             reader.cancel("the connection was taken over")
             await reader.wait_ended()
+
+    def head(self, bytes_max: int) -> bytes:
+        """The request head at the start of the buffer, where it stays; empty while not whole."""
+        return bytes(self.buffer[: max(0, self.buffer.find(EMPTY_LINE, 0, bytes_max))])
 
     async def more(self) -> bool:
         """Wait until the buffer has grown; False when the client has closed or reset instead."""

@@ -56,7 +56,8 @@ async def run_connection(
     """
     limits = application.settings.limits.http
     share = InputShare(application.inputs)
-    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share, address)
+    bounded = BoundedStream(stream, limits.write_s)
+    connection = HttpConnection(bounded, limits, share, address, hands=application.hands)
     connection.stream.unheld = unheld
     try:
         with application.connection(address, connection.stream):

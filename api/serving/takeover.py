@@ -26,8 +26,9 @@ from ..http.stream import BoundedStream
 from ..websocket.frames import sent_texts
 from ..websocket.lanes import session_behind
 
-# Lives that may die right after they have begun with a connection: what it asks for kills them. One
-# that is killed from outside does not count: the root takes that back (`HeldConnections`).
+# Lives that may die right after they have begun with a connection, of something that was not named
+# (`runtime.hands`). One that died of a content, or was killed from outside, does not count: that is
+# taken back by the root (`HeldConnections`).
 LIVES_MAX = 2
 # A process that lives so long after that did not die of it.
 TRIAL_S = 1.0

@@ -15,9 +15,11 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ...nurseries.tasks.background import start_background_task_soon
+from ...runtime.errors import RequestQuarantined
+from ...runtime.hands import ContentKind
 from ...runtime.messages import ForeignVerb
 from ..application import Application
-from ..errors import ApiError, bad_field, draining
+from ..errors import ApiError, bad_field, draining, to_api_error
 from ..http.connection import HttpConnection
 from ..http.held import FixedState, GrantState, SessionState, encode_state
 from ..openai.response_events import Event
@@ -232,27 +234,29 @@ class SocketSession:
     # ---- reading
 
     async def _read(self) -> None:
-        """Take messages until the end; never waits for anything else."""
+        """Take messages until the end; waits for nothing else but the turn of a message."""
         try:
             while True:
                 before = self._grant
-                self._handle_message(await self.socket.get_message())
+                await self._handle_message(await self.socket.get_message())
                 self.stream.handle_taken()
                 if self._grant is not before:
                     self._carry_out_grant()
         except ConnectionClosed:
             return  # the end of every socket: closed by the client, by `close`, or lost
 
-    def _handle_message(self, message: str | bytes) -> None:
+    async def _handle_message(self, message: str | bytes) -> None:
         stream_id = event_id = None
+        data = message if isinstance(message, bytes) else message.encode()
+        named = (ContentKind.MESSAGE, self.before.principal, data)
         try:
-            event = decode_object(message)
-            event_id = read_event_id(event)
-            stream_id = read_stream_id(event)
-            data = message if isinstance(message, bytes) else message.encode()
-            self._handle_event(event, data, event_id)
-        except ApiError as error:
-            self._put_notice(error_event(error, stream_id, event_id))
+            with await self.application.hands.take(*named):
+                event = decode_object(message)
+                event_id = read_event_id(event)
+                stream_id = read_stream_id(event)
+                self._handle_event(event, data, event_id)
+        except (ApiError, RequestQuarantined) as error:
+            self._put_notice(error_event(to_api_error(error), stream_id, event_id))
 
     def _handle_event(self, event: JsonObject, message: bytes, event_id: str | None) -> None:
         match ObjectFields(event).string("type"):

@@ -1,8 +1,9 @@
-"""`triolet serve` with the arguments that follow, but for what a campaign needs of its engines.
+"""`triolet serve` with the arguments that follow, but for processes that know poisons.
 
     python -m triolet.fuzz.chaos.chaos_server ISAS serve …
 
-Their workers and form processes know poisons (`poisoned_worker`, `poisoned_forms`). ISAS are
+Workers, form processes and frontends do (`poisoned_worker`, `poisoned_forms`,
+`poisoned_frontend`). ISAS are
 instruction sets by rank, with commas between them, of which the last one goes on; an empty one is
 the best. With two, as on machines of different kinds, tokens and numerics ids differ.
 """
@@ -16,6 +17,7 @@ import attrs
 from ...runtime.processes import root
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.form_fleet import FormFleet
+from ...runtime.processes.frontend_fleet import FrontendFleet
 from .poisoned_engine import WORKER_MODULE
 
 
@@ -39,6 +41,14 @@ class ChaosFleet(EngineFleet):
         return super().handle_starting(rank, epoch)
 
 
+class ChaosFrontends(FrontendFleet):
+    """Frontends that know poisons."""
+
+    def __attrs_post_init__(self) -> None:
+        self.module = f"{__package__}.poisoned_frontend"
+        super().__attrs_post_init__()
+
+
 class ChaosForms(FormFleet):
     """Form processes that know poisons."""
 
@@ -50,5 +60,6 @@ class ChaosForms(FormFleet):
 if __name__ == "__main__":
     ChaosFleet.isas = tuple(sys.argv.pop(1).split(","))
     roots: Any = root
-    roots.EngineFleet, roots.FormFleet = ChaosFleet, ChaosForms
+    roots.EngineFleet, roots.FrontendFleet = ChaosFleet, ChaosFrontends
+    roots.FormFleet = ChaosForms
     runpy.run_module("triolet", run_name="__main__")

@@ -52,6 +52,16 @@ class Wait:
 Event = Ready | Exit | Wait
 
 
+_SHARES = {
+    Death.FAULT: 0.55,
+    Death.KILLED: 0.29,
+    Death.REQUEST: 0.05,
+    Death.SHORTAGE: 0.05,
+    Death.HOPELESS: 0.03,
+    Death.REFUSED: 0.03,
+}
+
+
 def draw(chance: Random, count: int) -> list[Event]:
     """Exits in bursts, with pauses of all lengths between."""
     return [_draw_event(chance) for _ in range(count)]
@@ -65,8 +75,7 @@ def _draw_event(chance: Random) -> Event:
         case "wait":
             return Wait(chance.choice(WAITS_S))
         case _:
-            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS, Death.SHORTAGE, Death.REFUSED)
-            return Exit(child, chance.choices(deaths, (0.6, 0.29, 0.03, 0.05, 0.03))[0])
+            return Exit(child, chance.choices(list(_SHARES), list(_SHARES.values()))[0])
 
 
 @attrs.define(eq=False)
@@ -115,8 +124,9 @@ def _check_decision(
     is_hopeless = event.death is Death.HOPELESS
     is_hopeless |= event.death is Death.REFUSED and not reading.has_been_ready
     counts = not (from_outside and reading.has_been_ready)
-    if event.death is Death.KILLED and reading.ready_at is not None:
-        assert decision == Restart(event.child, at=now), "killed: at once, whatever was before"
+    is_blameless = event.death in (Death.KILLED, Death.REQUEST)
+    if is_blameless and reading.ready_at is not None:
+        assert decision == Restart(event.child, at=now), "at once, whatever was before"
     elif is_hopeless or (counts and len(counted) >= policy.restart_limit):
         assert decision == Escalate(event.child, len(counted))
     else:

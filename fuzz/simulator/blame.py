@@ -173,16 +173,17 @@ class WatchedFleet(EngineFleet):
         default=lambda *_: None, init=False
     )
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
         suspects, refused = self.quarantine.suspects, set(self.quarantine.refused)
         before = dict(suspects)
-        super().handle_fault(rank, table, is_itself=is_itself)
+        is_request = super().handle_fault(rank, table, is_itself=is_itself)
         new = set(self.quarantine.refused) - refused
         after = self.quarantine.suspects.items()
         changed = {content for content, suspect in after if before.get(content) is not suspect}
         batches = read_batches(table, self.settings.engine.max_num_seqs)
         places = {row.content: row.position for batch in batches for row in batch}
         self.on_blamed(rank, changed | new, new, places)
+        return is_request
 
 
 def _executor_of(process: SimProcess) -> SimExecutor | None:

@@ -7,10 +7,10 @@ The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a
 not help, so the policy escalates; unless `gives_up_served` says no, for a child that has served. A
 *hopeless* exit escalates at once, and a *refused* start of a child that has never served: of one
 that has, what it refuses for (a folder that is away) is a shortage. One that was *killed* from
-outside after it had become ready says nothing about the child: it is restarted at once, and counts
-toward nothing. A kill before it was ready again and a *shortage* (of memory, or what a run takes)
-do not count either once it has been ready, but back off: whatever kills or starves it may do so as
-often as it likes.
+outside after it had become ready, or died of a *request*, which is refused if it does so again,
+says nothing about the child: it is restarted at once, and counts toward nothing. A kill before it
+was ready again and a *shortage* (of memory, or what a run takes) do not count either once it has
+been ready, but back off: whatever kills or starves it may do so as often as it likes.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
@@ -34,6 +34,7 @@ class Death(enum.Enum):
 
     FAULT = "fault"  # the child's own, as far as is known
     KILLED = "killed"  # by SIGKILL from outside, not for want of memory; or stopped from outside
+    REQUEST = "request"  # what a client sent ended it, as far as is known
     # Its owner had no memory, descriptor or process for it, or the kernel no memory while it ran.
     SHORTAGE = "shortage"
     REFUSED = "refused"  # the child says that it cannot start: a successor now neither
@@ -115,7 +116,7 @@ class SupervisionPolicy:
             record.restarts.popleft()
         if uptime_s is not None and uptime_s >= self.quiet_s:
             record.doublings, record.delayed = 0, False
-        if death is Death.KILLED and uptime_s is not None:
+        if death in (Death.KILLED, Death.REQUEST) and uptime_s is not None:
             return Restart(child, at=now)
         counts = death is Death.FAULT or not record.has_been_ready
         is_over_limit = counts and len(record.restarts) == self.restart_limit

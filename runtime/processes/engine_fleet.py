@@ -179,7 +179,7 @@ class EngineFleet:
                 self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
             )
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
 
         If the engine's own process ended while a grammar was at work in it, that form is, alone.
@@ -197,6 +197,7 @@ class EngineFleet:
         for content in self.quarantine.handle_death(positions, time.monotonic()):
             self.on_event(RequestRefused(f"engine {rank}", content.hex()))
         self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
+        return False
 
     def handle_hung(self, rank: int, cause: str) -> None:
         """An engine has another worker soon; people hear of why."""

@@ -1,7 +1,6 @@
 """All frontend processes of one server: supervised, fed with connections and memberships.
 
-The home of one that is given up goes on at another, but for its connections, which end. Their
-module is given by name, since this floor imports nothing of HTTP.
+The home of one that is given up goes on at another, but for its connections, which end.
 """
 
 import math
@@ -28,6 +27,7 @@ from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
 from ..events import ChildFailed, HomeGiven, OnEvent
+from ..hands import TABLE_BYTES
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -46,6 +46,7 @@ from ..messages import (
 from .child_process import ChildProcess, run_child_process
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
+from .doubted_contents import DoubtedContents
 from .frontend_homes import FrontendHomes
 from .held_connections import HeldConnections
 from .homes.home_owners import HomeOwners
@@ -66,7 +67,7 @@ class FrontendFleet(WorkerlessOwner):
     `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
     """
 
-    module: str
+    module: str  # by name, since this floor imports nothing of HTTP
     count: int
     settings: RuntimeSettings
     settings_text: str
@@ -88,18 +89,18 @@ class FrontendFleet(WorkerlessOwner):
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
+    doubted: DoubtedContents = attrs.field(init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    # Set and replaced when a frontend came, went, or reported its load.
-    changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    changed: trio.Event = attrs.field(factory=trio.Event, init=False)  # see `notify`
     homes: FrontendHomes = attrs.field(init=False)  # with their journals, beyond each life
-    # What all frontends count, beyond every life of each; None before `run`.
-    _counters: CounterMemory | None = attrs.field(default=None, init=False)
+    _counters: CounterMemory | None = attrs.field(default=None, init=False)  # None before `run`
     _draining: bool = attrs.field(default=False, init=False)
     _away_s: float = attrs.field(default=math.inf, init=False)  # when the last ready one went
     _connections: int = attrs.field(default=0, init=False)
     _relays: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.doubted = DoubtedContents(self.on_event)
         self.homes = FrontendHomes(HomeOwners(self.count), self.directory, self.on_membership)
         self.processes = ProcessSupervisor(
             owner=self,
@@ -115,7 +116,7 @@ class FrontendFleet(WorkerlessOwner):
             preparation=self.settings_text.encode(),
             fds_of=lambda rank: list(self._descriptors(rank).values()),
             blocked_s=BLOCKED_S,
-            # The last one comes back, however often it dies.
+            table_bytes=TABLE_BYTES,
             gives_up_served=lambda: len(self.processes.failed) + 1 < self.count,
             readiness=self.readiness,
             run_child=self.run_child,
@@ -295,6 +296,7 @@ class FrontendFleet(WorkerlessOwner):
                 draining=self._draining,
                 descriptors=["progress", *self._descriptors(rank)],
                 died_ns=died_ns,
+                doubted=self.doubted.snapshot(),
             )
         )
 
@@ -325,8 +327,13 @@ class FrontendFleet(WorkerlessOwner):
         """A frontend hangs, or has ended: it gets no more connections."""
         self.balancer.handle_gone(rank)
 
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+        """See `ProcessOwner`: a content that was in hand."""
+        return self.doubted.handle_fault(rank, table)
+
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""
+        is_own_fault = self.doubted.handle_gone(rank, is_own_fault=is_own_fault)
         if self._counters is not None:
             self._counters.retire(rank)
         if not self.processes.ready:
@@ -344,6 +351,8 @@ class FrontendFleet(WorkerlessOwner):
             case FrontendLoad():
                 self.held.handle_ended(rank, message.ended)
                 self.balancer.handle_load(rank, message)
+                if self.doubted.handle_passed(message.passed):
+                    self._publish_states()
                 self.notify()
             case HomeHosted():
                 self.homes.handle_hosted(rank, message)
@@ -361,14 +370,11 @@ class FrontendFleet(WorkerlessOwner):
 
     def _publish_states(self) -> None:
         """To every frontend: those that wait for an answer of another hear of its death so."""
-        processes = self.processes
-        processes.publish(self.homes.states(processes.ready, processes.failed))
+        states = self.homes.states(self.processes.ready, self.processes.failed)
+        self.processes.publish(attrs.evolve(states, doubted=self.doubted.snapshot()))
 
     def _send_soon(self, rank: int, message: object, *, name: str) -> None:
-        """Send to a frontend in a task of its own, so that one that hangs delays no other.
-
-        Dropped above a bound: those who wait for it have deadlines.
-        """
+        """Send in a task of its own; above a bound not at all, as who waits has a deadline."""
         if self._relays < RELAYS_MAX:
             self._relays += 1
             self.processes.start_task(self._send, self.processes.ready[rank], message, name=name)
@@ -389,6 +395,6 @@ class FrontendFleet(WorkerlessOwner):
             return RootReply(call.call_id, "", refused.reason, refused.code)
 
     def notify(self) -> None:
-        """Wake all that wait for `changed`."""
+        """A frontend came, went, or reported its load: `changed` is set, and made anew."""
         self.changed.set()
         self.changed = trio.Event()

@@ -53,10 +53,11 @@ class ProcessOwner(Protocol):
     def handle_hung(self, rank: int, cause: str) -> None:
         """A worker of it was killed, as it stood still; it lives on."""
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
         """What it computed may have ended it, or a worker of it unless `is_itself`.
 
-        `table` follows the slots of its progress page.
+        `table` follows the slots of its progress page. Returns whether a request is to blame: then
+        the death counts toward nothing.
         """
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
@@ -85,8 +86,9 @@ class WorkerlessOwner:
     def handle_hung(self, rank: int, cause: str) -> None:
         """See `ProcessOwner`."""
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
         """See `ProcessOwner`."""
+        return False
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """See `ProcessOwner`."""
@@ -155,6 +157,8 @@ class ProcessSupervisor:
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Ranks that were ready once: from then on a refusal is an outage, not a wrong command.
     served: set[int] = attrs.field(factory=set, init=False)
+    # Ranks whose present process is dying of a request.
+    _blameless: set[int] = attrs.field(factory=set, init=False)
     # Of `run`; None before.
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -243,7 +247,7 @@ class ProcessSupervisor:
                         partial(self._run_once, rank),
                         child=name,
                         policy=self._policy(rank),
-                        death_of=death_of,
+                        death_of=partial(self._death_of, rank),
                     )
                 except RestartLimitExceeded as error:
                     # An order that met its death has it begun anew, unless it is still there.
@@ -258,6 +262,14 @@ class ProcessSupervisor:
                     await trio.sleep_forever()
                 del self.failed[rank]
 
+    def _handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
+        if self.owner.handle_fault(rank, table, is_itself=is_itself):
+            self._blameless.add(rank)
+
+    def _death_of(self, rank: int, failure: Exception) -> Death:
+        death = death_of(failure)
+        return Death.REQUEST if death is Death.FAULT and rank in self._blameless else death
+
     def _policy(self, rank: int) -> SupervisionPolicy:
         return self.settings.supervision.policy(
             self.chance, have_served=rank in self.served, gives_up_served=self.gives_up_served
@@ -267,6 +279,7 @@ class ProcessSupervisor:
         """One process of this rank, a spare if there is one; started when it is READY."""
         name = f"{self.role} {rank}"
         epoch = next(self.epochs)
+        self._blameless.discard(rank)
         started_s = trio.current_time()
 
         def handle_ready(child: ChildProcess, payload: bytes) -> None:
@@ -311,7 +324,7 @@ class ProcessSupervisor:
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
             on_failing=partial(self.owner.handle_failing, rank),
-            on_fault=partial(self.owner.handle_fault, rank),
+            on_fault=partial(self._handle_fault, rank),
             on_hung=partial(self.owner.handle_hung, rank),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),

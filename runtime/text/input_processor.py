@@ -11,6 +11,7 @@ with the field's name, before an engine sees it.
 
 import logging
 import pathlib
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Self
@@ -28,6 +29,7 @@ from ...transports.array import Array
 from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from ..errors import ChatTemplateMissing, ChatTemplateTooCostly
 from ..forms.form_client import FormChecker, LocalForms
+from ..hands import ContentKind, Hands, Hold
 from .chat_template import ChatTemplate
 from .prompts import ChatPrompt, Prompt, PromptEmbeds
 from .template_sandbox import INLINE
@@ -76,6 +78,8 @@ class InputProcessor:
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Checks forms of answers, in another process wherever there is one.
     forms: FormChecker = attrs.field(factory=LocalForms)
+    # What is parsed and tokenised now, here and in the API.
+    hands: Hands = attrs.field(factory=Hands)
     _threads: TokenizerThreads = attrs.field(init=False)
     # One conversation at a time is rendered in a thread: two would only take each other's time.
     _template_limiter: trio.CapacityLimiter = attrs.field(
@@ -151,9 +155,9 @@ class InputProcessor:
         How many tokens may follow is settled here, in the parameters' `max_tokens`.
 
         Raises `InvalidParameter`, `PromptTooLong`, `TextRefused`, `ChatTemplateMissing`,
-        `ChatTemplateRefused`, `FormsUnavailable`; `Overloaded` if too many prompts of this
-        principal wait. Cancellation waits for the end of one slice. No checkpoint if the prompt is
-        short and its form is known.
+        `ChatTemplateRefused`, `FormsUnavailable`, `RequestQuarantined`; `Overloaded` if too many
+        prompts of this principal wait. Cancellation waits for the end of one slice. No checkpoint
+        if the prompt is short, its form is known, and no content is suspected (`hands`).
         """
         params = params.with_defaults(self.defaults)
         length_max = min(max_model_len or self.max_model_len, self.max_model_len)
@@ -182,7 +186,9 @@ class InputProcessor:
         if params.structured_outputs is not None:
             await self.forms.check(params.structured_outputs, principal)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
-        bad_words = spell_bad_words(params.bad_words, encode)
+        words = "\0".join(params.bad_words)
+        with await self._take(words, principal):
+            bad_words = spell_bad_words(params.bad_words, encode)
         params = params.within(length_max - len(token_ids))
         return PreparedPrompt(token_ids, params, embeds, bad_words)
 
@@ -201,15 +207,21 @@ class InputProcessor:
 
         Raises `InvalidParameter` for an id that the model lacks. Cancellation waits for the end.
         """
+        try:
+            data = array("q", token_ids).tobytes()
+        except OverflowError:
+            data = b""  # no ids, as is found below
+        hold = partial(self.hands.take, ContentKind.TOKENS, principal, data)
         if len(token_ids) * CHARACTERS_PER_TOKEN <= self.limits.inline_characters_max:
             self._check_range(token_ids)
-            return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+            with await hold():
+                return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
         def decode() -> str:
             self._check_range(token_ids)
             return self.tokenizer.decode_in_thread(list(token_ids))
 
-        return await self._threads.run(decode, principal, len(token_ids))
+        return await self._threads.run(decode, principal, len(token_ids), hold=hold)
 
     def info(self) -> dict[str, object]:
         """What `tokenizer_config.json` says of special tokens, the chat template, and sizes."""
@@ -265,18 +277,23 @@ class InputProcessor:
         except UnicodeEncodeError as error:
             raise InvalidParameter("prompt", f"is not Unicode: {error.reason}") from error
         if len(text) <= self.limits.inline_characters_max:
-            return self.tokenizer.encode(text, add_special_tokens=special)
+            with await self._take(text, principal):
+                return self.tokenizer.encode(text, add_special_tokens=special)
         before, behind = self.tokenizer.affixes if special else ([], [])
         token_ids, characters_left = list(before), len(text)
         for part in self.tokenizer.slices(text):
             encode = partial(self.tokenizer.encode_slice, part)
-            encoding = await self._threads.run(encode, principal, len(part))
+            hold = partial(self._take, part, principal)
+            encoding = await self._threads.run(encode, principal, len(part), hold=hold)
             characters_left -= len(part)
             self._check_length(len(token_ids) + len(encoding), characters_left, fitting)
             token_ids += encoding.ids
         # A thread is waited for to its end; a request that was cancelled meanwhile goes no further.
         await trio.lowlevel.checkpoint_if_cancelled()
         return token_ids + behind
+
+    async def _take(self, text: str, principal: str) -> Hold:
+        return await self.hands.take(ContentKind.TEXT, principal, text.encode(errors="replace"))
 
     def _check_length(self, tokens: int, characters_left: int, fitting: int | None) -> None:
         """Raises `PromptTooLong` if the tokens so far and those to come cannot fit."""

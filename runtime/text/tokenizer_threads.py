@@ -1,11 +1,12 @@
 """Threads that tokenise, apart from trio's own, and fair between principals."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
 
 import attrs
 import trio
 
+from ..hands import Hold
 from .fair_turns import FairTurn, TurnQueue
 
 Result = TypeVar("Result")
@@ -25,10 +26,18 @@ class TokenizerThreads:
         """So many threads; of one principal at most `waiting_max` calls wait."""
         return cls(TurnQueue(threads, waiting_max), trio.CapacityLimiter(threads))
 
-    async def run(self, call: Callable[[], Result], principal: str, cost: int) -> Result:
+    async def run(
+        self,
+        call: Callable[[], Result],
+        principal: str,
+        cost: int,
+        *,
+        hold: Callable[[], Awaitable[Hold]],
+    ) -> Result:
         """What `call` returns, or raises, in a thread when it is this principal's turn.
 
-        `cost` is what it counts for: about the characters. Raises `Overloaded` if too much waits.
+        `cost` is what it counts for: about the characters. `hold` takes in hand what it reads, and
+        may raise. Raises `Overloaded` if too much waits.
         *Cancellation*: a turn that waits is given up; a thread is waited for to its end.
         """
         turn = self._queue.ask(principal, cost)
@@ -36,7 +45,8 @@ class TokenizerThreads:
             if not turn.begun:
                 event = self._events[turn] = trio.Event()
                 await event.wait()
-            return await trio.to_thread.run_sync(call, limiter=self._limiter)
+            with await hold():
+                return await trio.to_thread.run_sync(call, limiter=self._limiter)
         finally:
             self._events.pop(turn, None)
             for begun in self._queue.leave(turn):

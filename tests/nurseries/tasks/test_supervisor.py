@@ -165,12 +165,13 @@ def test_a_hopeless_exit_is_never_followed_by_a_restart() -> None:
     assert policy.handle_exit("engine 0", 1, Death.HOPELESS) == Escalate("engine 0", restarts=1)
 
 
-def test_a_kill_after_it_was_ready_counts_toward_nothing() -> None:
+@pytest.mark.parametrize("death", [Death.KILLED, Death.REQUEST])
+def test_a_kill_after_it_was_ready_counts_toward_nothing(death: Death) -> None:
     policy = policy_of(restart_limit=1)
     assert isinstance(exit_after(policy, 5.0, 10), Restart)  # its one restart
     for now in range(11, 31):
         policy.handle_ready("engine 0", now)
-        assert policy.handle_exit("engine 0", now, Death.KILLED) == Restart("engine 0", at=now)
+        assert policy.handle_exit("engine 0", now, death) == Restart("engine 0", at=now)
         policy.check_invariants()
     assert exit_after(policy, 5.0, 31) == Escalate("engine 0", restarts=1)
 

@@ -35,6 +35,7 @@ class Owner:
     # The life in whose end an operator restarts it, and what it ends by.
     restarted: int = 0
     end: Exception = DIED
+    blames_request: bool = False
     told: list[tuple[str, int]] = attrs.field(factory=list)
     processes: ProcessSupervisor = attrs.field(init=False)
 
@@ -65,6 +66,8 @@ class Owner:
             plan.on_ready(child, b"ready")
             await trio.sleep(self.lives_s)
             cause = "died"
+            if self.blames_request:
+                plan.on_fault(b"", is_itself=True)
             if plan.epoch == self.restarted:
                 self.processes.restart(0)
             raise self.end
@@ -90,8 +93,8 @@ class Owner:
     def handle_hung(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
-        raise AssertionError("a simulated process computes nothing")
+    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+        return self.blames_request
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         raise error
@@ -137,6 +140,13 @@ async def test_kills_for_want_of_memory_count_toward_no_limit(autojump_clock: Mo
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
         await owner.processes.run()
     assert len([epoch for what, epoch in owner.told if what == "ready"]) > 5
+
+
+async def test_deaths_by_requests_count_toward_no_limit(autojump_clock: MockClock) -> None:
+    owner = Owner(lives_s=0.1, blames_request=True)
+    with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
+        await owner.processes.run()
+    assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
 
 
 async def test_a_hang_of_its_own_counts_toward_the_limit(autojump_clock: MockClock) -> None:

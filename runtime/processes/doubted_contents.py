@@ -1,0 +1,52 @@
+"""Contents that ended frontends: those in hand at a death are suspected, then passed or refused.
+
+The shell over a `Quarantine` of what clients send (`hands`), as `EngineFleet` is of what engines
+compute. A content has a single position, 1: it is read to its end, or its reader dies of it.
+"""
+
+import time
+from collections.abc import Sequence
+
+import attrs
+
+from ..events import OnEvent, RequestRefused
+from ..hands import read_hands
+from ..messages import Doubted
+from .quarantine import Quarantine
+
+
+@attrs.define(eq=False)
+class DoubtedContents:
+    """Of all frontends of one run; each learns of them with INIT and with every snapshot."""
+
+    on_event: OnEvent
+    quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
+    # Ranks whose process is dying of a content.
+    _blameless: set[int] = attrs.field(factory=set, init=False)
+
+    def handle_fault(self, rank: int, table: bytes) -> bool:
+        """A frontend dies of itself, and `table` is of its page; whether a content is to blame."""
+        contents = read_hands(table)
+        if not contents:
+            return False
+        self._blameless.add(rank)
+        positions = dict.fromkeys(contents, 1)
+        for content in self.quarantine.handle_death(positions, time.monotonic()):
+            self.on_event(RequestRefused(f"frontend {rank}", content.hex()))
+        return True
+
+    def handle_gone(self, rank: int, *, is_own_fault: bool) -> bool:
+        """A frontend is gone; whether that may be the fault of what it had taken over."""
+        is_blameless = rank in self._blameless
+        self._blameless.discard(rank)
+        return is_own_fault and not is_blameless
+
+    def handle_passed(self, contents: Sequence[bytes]) -> bool:
+        """A frontend has read these alone to their ends; whether any is suspected no more."""
+        if not contents:
+            return False
+        return self.quarantine.handle_passed(dict.fromkeys(contents, 1), time.monotonic())
+
+    def snapshot(self) -> Doubted:
+        """What frontends must know."""
+        return Doubted(list(self.quarantine.suspects), dict(self.quarantine.refused))

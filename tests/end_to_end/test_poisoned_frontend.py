@@ -1,0 +1,115 @@
+"""A content that ends the frontend which reads it: two deaths, a typed refusal, and nobody else."""
+
+import json
+import pathlib
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from trio_websocket import open_websocket_url
+
+from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
+
+from .server import DEADLINE_S, Server
+
+pytestmark = pytest.mark.slow
+
+PATH = "/v1/completions"
+INNOCENTS = 6
+STORY: dict[str, Any] = {
+    "prompt": "Tell me a story about a fox.",
+    "max_tokens": 300,
+    "runtime": {"ignore_eos": True},
+}
+REFUSED = "request_quarantined"
+ABORTED = "frontend 0: was killed by SIGABRT"
+
+
+@asynccontextmanager
+async def open_poisoned(folder: pathlib.Path, *options: str) -> AsyncIterator[Server]:
+    """A server whose frontends die of poisons; at its third fault of its own one is given up."""
+    module = [sys.executable, "-m", "triolet.fuzz.chaos.chaos_server", ""]
+    serve = ["serve", "--port", "0", "--threads", "1", *options]
+    server = Server([*module, *serve], folder)
+    server.spawn()
+    try:
+        await server.wait_ready()
+        yield server
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
+            await server.stop()
+
+
+async def read_innocent(server: Server, seed: int, texts: dict[int, str]) -> None:
+    body = {**STORY, "stream": True, "seed": seed}
+    async with server.client() as client, client.stream("POST", PATH, json=body) as answer:
+        async for line in answer.aiter_lines():
+            data = line.removeprefix("data: ")
+            if line and data != "[DONE]":
+                texts[seed] = texts.get(seed, "") + json.loads(data)["choices"][0]["text"]
+        assert data == "" or data == "[DONE]"
+
+
+async def read_innocents(server: Server, *others: Any) -> dict[int, str]:
+    """Their texts; `others` begin when all of them are under way."""
+    texts: dict[int, str] = {}
+    async with trio.open_nursery() as nursery:
+        for seed in range(INNOCENTS):
+            nursery.start_soon(read_innocent, server, seed, texts)
+        while len(texts) < INNOCENTS:
+            await trio.lowlevel.checkpoint()
+        for other in others:
+            nursery.start_soon(other)
+    return texts
+
+
+async def send_poison(server: Server, poison: FrontendPoison) -> httpx.Response:
+    head = {"x-note": poison} if poison is FrontendPoison.HEAD else {}
+    body = {"prompt": f"{poison}", "max_tokens": 2}
+    async with server.client() as client:
+        return await client.post(PATH, json=body, headers=head)
+
+
+@pytest.mark.parametrize("poison", FrontendPoison)
+async def test_a_content_that_ends_its_frontend_is_refused_after_two_deaths(
+    tmp_path: pathlib.Path, poison: FrontendPoison
+) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_poisoned(tmp_path, "--restart-limit", "0") as server:
+            undisturbed = await read_innocents(server)
+            answers = list[httpx.Response]()
+
+            async def send() -> None:
+                answers.append(await send_poison(server, poison))
+
+            assert await read_innocents(server, send) == undisturbed
+            assert server.log().count(ABORTED) == 2
+            answers.append(await send_poison(server, poison))
+            assert server.log().count(ABORTED) == 2, "it is refused at once"
+            for answer in answers:
+                assert (answer.status_code, answer.json()["error"]["code"]) == (400, REFUSED)
+            async with server.client() as client:
+                body = {"prompt": "a fox", "max_tokens": 2}
+                assert (await client.post(PATH, json=body)).status_code == 200
+
+
+async def test_a_message_of_a_socket_that_ends_frontends_is_an_error_event(
+    tmp_path: pathlib.Path,
+) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_poisoned(tmp_path, "--frontends", "2") as server:
+            await server.wait_linked(2, 1)
+            url = server.url.replace("http", "ws") + "/v1/responses"
+            for _ in range(4):  # on whichever frontend
+                async with open_websocket_url(url) as socket:
+                    await socket.send_message(json.dumps({"type": FrontendPoison.PARSE}))
+                    event = json.loads(await socket.get_message())
+                    assert event["error"]["code"] == REFUSED, event
+                    await socket.send_message(json.dumps({"type": "response.steer"}))
+                    event = json.loads(await socket.get_message())
+                    assert event["type"] == "response.steer.failed"
+            assert server.log().count("was killed by SIGABRT") == 2
