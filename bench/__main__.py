@@ -48,6 +48,7 @@ BENCHMARKS = {
     "walks": 2,
     "offline": 20,
     "peers": 20,
+    "shared_cores": 30,
     "memory": 20,
     "torch_executor": 5,
 }

@@ -24,12 +24,12 @@ def run_beside_server(
             server.wait()
 
 
-async def wait_ready(port: int) -> None:
-    """Return when the server takes requests."""
+async def wait_ready(port: int, path: str = "/ready") -> None:
+    """Return when the server says 200 there."""
     while True:
         try:
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(b"GET /ready HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                await stream.send_all(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
                 if b" 200 " in await stream.receive_some(4096):
                     return
         except OSError:
