@@ -116,6 +116,8 @@ _VLLM_OF_ENGINES = {
     "engine_prompt_tokens": "prompt_tokens",
     "engine_generation_tokens": "generation_tokens",
 }
+# Labels as vLLM has them, also on a CPU: routers read the sizes by these words.
+_CACHE_INFO, _CACHE_LABELS = "cache_config_info", ("engine", "block_size", "num_gpu_blocks")
 _VLLM_OF_FRONTEND = {
     "admission_rejections",
     "websocket_connections",
@@ -206,6 +208,14 @@ def _engines(
         usage = [((str(rank),), statistics.kv_usage) for rank, statistics in engines.items()]
         name, about = VLLM_PREFIX + "kv_cache_usage_perc", "KV blocks in use; 1 is all"
         yield _family(_GAUGE, name, about, usage, labels=by_engine, fixed=model)
+    caches = [
+        ((str(rank), str(each.block_tokens), str(each.kv_blocks)), 1.0)
+        for rank, each in engines.items()
+    ]
+    about, labels = "1, with the KV cache of the engine as labels", _CACHE_LABELS
+    yield _family(_GAUGE, PREFIX + _CACHE_INFO, about, caches, labels=labels)
+    if model:
+        yield _family(_GAUGE, VLLM_PREFIX + _CACHE_INFO, about, caches, labels=labels, fixed=model)
     name = PREFIX + "engine_aborts_by_steps"
     about = "Aborted requests whose blocks were free so many steps later"
     aborts = [

@@ -241,9 +241,9 @@ class EngineStatistics:
     prefix_hits: int = 0
     messages_dropped: int = 0
     step_s_last: float = 0.0
-    # `aborts_after[n]` requests that were aborted had given their blocks back n steps later.
-    aborts_after: list[int] = attrs.field(factory=list)
+    aborts_after: list[int] = attrs.field(factory=list)  # by steps until their blocks were free
     worker_restarts: int = 0  # losses of workers that others took the place of
+    block_tokens: int = 0  # of each KV block
 
     @property
     def kv_usage(self) -> float:

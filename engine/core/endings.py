@@ -82,6 +82,7 @@ class Statistics:
             paused=paused_count(scheduler.running),
             kv_blocks=scheduler.kv_cache.pool.blocks,
             kv_blocks_free=scheduler.kv_cache.pool.free_count,
+            block_tokens=scheduler.kv_cache.block_tokens,
             preemptions=scheduler.preemptions,
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,

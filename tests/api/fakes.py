@@ -267,7 +267,15 @@ class FakeGenerator:
 
     def statistics(self) -> RuntimeStatistics:
         running = len(self.active)
-        engine = EngineStatistics(step=5, running=running, output_tokens=42, aborts_after=[4, 0, 1])
+        engine = EngineStatistics(
+            step=5,
+            running=running,
+            kv_blocks=512,
+            kv_blocks_free=512,
+            block_tokens=16,
+            output_tokens=42,
+            aborts_after=[4, 0, 1],
+        )
         frontend = FrontendStatistics(
             requests_total=len(self.calls),
             outputs_refused_total={"old attempt": 2},

@@ -44,6 +44,14 @@ def test_the_page_tells_what_the_snapshots_say() -> None:
     assert sum(states.values()) == 1
 
 
+def test_routers_read_the_size_of_each_kv_cache() -> None:
+    labels = (("block_size", "16"), ("engine", "0"), ("num_gpu_blocks", "512"))
+    assert values(make_metrics(ApiCounters()).render())["triolet_cache_config_info", labels] == 1
+    found = values(make_application(vllm_metrics=True).metrics.render())
+    of_vllm = tuple(sorted((*labels, ("model_name", "toy"))))
+    assert found["vllm:cache_config_info", of_vllm] == 1
+
+
 def test_two_pages_live_side_by_side() -> None:
     """Nothing is registered globally."""
     first, second = (make_metrics(ApiCounters()) for _ in range(2))
