@@ -2,7 +2,10 @@
 
 import re
 
-from triolet.api.routes.operations import PAGE
+import msgspec
+import pytest
+
+from triolet.api.routes.operations import PAGE, TOKENS_AT_ONCE, _tokens_as_json
 from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.runtime.journal.journal import Journal
 from triolet.runtime.journal.reader import read_journal
@@ -120,6 +123,13 @@ async def test_a_journal_that_failed_is_reported_and_work_is_taken() -> None:
     assert (health.status, health.json["ready"]) == (200, True)
     assert health.json["degraded"] == [f"{said}No space left on device"]
     assert other.json["degraded"] == [f"{said}it is no journal"]
+
+
+@pytest.mark.parametrize("count", [0, 1, TOKENS_AT_ONCE, 2 * TOKENS_AT_ONCE + 1])
+async def test_many_tokens_are_spelled_some_at_a_time(count: int) -> None:
+    tokens = list(range(count))
+    assert msgspec.json.decode(await _tokens_as_json(tokens)) == list(range(count))
+    assert tokens == []  # so that none is freed at once
 
 
 async def test_tokenize_and_back() -> None:
