@@ -34,6 +34,7 @@ BENCHMARKS = {
     "rebuilding": 8,
     "server_tree": 3,
     "viewer": 25,
+    "host_loop": 3,
     "bridge": 5,
     "step_ring": 5,
     "journal": 3,
