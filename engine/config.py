@@ -132,7 +132,7 @@ class EngineSettings:
         rare=True,
     )
     device: str = setting("cpu", one_of=DEVICES, help="Device that PyTorch computes on.")
-    # Tensor × pipeline ranks.
+    # Each computes every step whole, and the first one's tokens count.
     workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
     # Native as is quickest, torch all cores but one.
     threads: int = setting(0, help="Threads of each worker; 0: automatic.")
