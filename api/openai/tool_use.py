@@ -151,19 +151,20 @@ class ToolUse:
         return attrs.evolve(sampling, structured_outputs=form)
 
     def form(self) -> StructuredOutputs | None:
-        """What the answer must match. Raises `ApiError` of `tools` if it is too large."""
+        """What the answer must match. Raises `ApiError` of `tools` if that cannot be served."""
         if not self.is_on:
             return None
         names = self.choice.names
         tools = [tool for tool in self.tools if names is None or tool.name in names]
-        if self.choice.choice is ToolChoice.REQUIRED:
-            calls_max = CALLS_MAX if self.is_parallel and self.choice.name is None else 1
-            text = self.answer_format.forced(tools, calls_max=calls_max)
-        elif names is not None or any(tool.strict for tool in tools):
-            text = self.answer_format.strict(tools)
-        else:
+        is_required = self.choice.choice is ToolChoice.REQUIRED
+        if not is_required and names is None and not any(tool.strict for tool in tools):
             return None
         try:
+            if is_required:
+                calls_max = CALLS_MAX if self.is_parallel and self.choice.name is None else 1
+                text = self.answer_format.forced(tools, calls_max=calls_max)
+            else:
+                text = self.answer_format.strict(tools)
             return StructuredOutputs.grammar(text)
         except InvalidParameter as error:
             raise to_api_error(error, {"structured_outputs": "tools"}) from None

@@ -120,6 +120,16 @@ def test_what_is_refused(values: dict[str, Any], param: str, words: str) -> None
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize("forced", [True, False])
+def test_parameters_that_cannot_be_enforced_are_refused(forced: bool) -> None:
+    """Of a forced call and of a strict function; not as a fault of the server."""
+    parameters = {"type": "object", "properties": {"x": {"enum": [-(2**63)]}}}
+    tool = {"type": "function", "name": "f", "parameters": parameters, "strict": not forced}
+    with pytest.raises(ApiError, match="does not hold exactly") as caught:
+        read(tools=[tool], tool_choice="required" if forced else "auto").tools.form()
+    assert (caught.value.status, caught.value.param) == (400, "tools")
+
+
 @given(st.text(), st.data())
 def test_an_input_is_read_however_its_arguments_are_cut(text: str, data: st.DataObject) -> None:
     whole = json.dumps({"input": text}, ensure_ascii=data.draw(st.booleans()))
