@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ..errors import EngineError, InvalidRequest, OutputFailed
+from ..errors import EngineError, InvalidParameter, InvalidRequest, OutputFailed
 from ..messages import EngineStatistics, FinishReason, RequestKey
 from ..step_messages import ALL_FORBIDDEN
 from .queue import paused_count
@@ -140,8 +140,18 @@ class Endings:
         tokens which it allows cannot write.
         """
         self.scheduler.kv_cache.forget_hashes(request)
+        if request.grammar is not None and request.grammar.failure:  # why nothing was allowed
+            return self.fail_form(request, request.grammar.failure)
         error = OutputFailed(reason)
         return self.fail(request, InvalidRequest(str(error)) if reason == ALL_FORBIDDEN else error)
+
+    def fail_form(self, request: Request, reason: str) -> FinishedRequest:
+        """The form costs more than admission could see, as by many ways to read the same text.
+
+        The client has to ask for another one: the same would end at the same place again.
+        """
+        error = OutputFailed(reason)
+        return self.fail(request, InvalidParameter("structured_outputs", f"fails: {error}"))
 
     def abort(self, request: Request) -> None:
         """End it without an output: its frontend knows."""

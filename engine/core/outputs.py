@@ -18,7 +18,6 @@ import math
 
 import attrs
 
-from ..errors import OutputFailed
 from ..messages import FinishReason, RequestEvent, RequestEventKind, RequestOutput, StepOutputs
 from ..step_messages import RowLogprobs
 from .checks import FAILED
@@ -237,8 +236,6 @@ class TokenApplier:
             of_frontend.add(request, request.take_unsent(0))
 
     def _fail(self, request: Request, reason: str, outputs: FrontendOutputs) -> None:
-        if request.grammar is not None and request.grammar.failure:
-            reason = request.grammar.failure  # why nothing was allowed
         first = request.take_unsent(request.output_count)
         outputs.outputs.append(self.endings.fail_row(request, reason).output_from(first))
 
@@ -250,7 +247,7 @@ class TokenApplier:
             if not grammar.accept(request.token_ids[-1]):
                 request.token_ids.pop()
                 first = request.take_unsent(request.output_count)
-                record = self.endings.fail(request, OutputFailed(grammar.failure))
+                record = self.endings.fail_form(request, grammar.failure)
                 outputs.outputs.append(record.output_from(first))
                 return True
             stop = COMPLETE if grammar.is_terminated else stop

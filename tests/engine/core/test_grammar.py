@@ -81,7 +81,7 @@ def test_a_token_that_cannot_come_fails_it_alone(driver: Driver) -> None:
     driver.run()
     assert driver.tokens("a") == [first], "the token that was refused is not sent"
     last = driver.last("a")
-    assert (last.finish_reason, last.error_code) == (FinishReason.ERROR, "output_failed")
+    assert (last.finish_reason, last.error_code) == (FinishReason.ERROR, "invalid_parameter")
     assert "cannot come here" in last.error
     assert driver.last("b").finish_reason is FinishReason.LENGTH
 
