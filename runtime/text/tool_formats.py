@@ -16,6 +16,7 @@ from ...engine.grammar.text import json_term
 from . import harmony, xml_calls
 from .tool_calls import CallParser, JsonCallParser, JsonCalls, Tool
 
+_XML_VALUE_END = f"\n{xml_calls.VALUE_END}\n"
 # The Lark term of a mark.
 Mark = Callable[[str], str]
 _ARGUMENTS = r'\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
@@ -176,37 +177,33 @@ class XmlToolFormat:
 
 
 def _xml_rules(tools: Sequence[Tool], mark: Mark) -> str:
-    lines = [
-        "body: " + " | ".join(f"body_{place}" for place in range(len(tools))),
-        r"free[lazy]: /(.|\n)*?\n<\/parameter>\n/",
-    ]
+    bodies, rules = list[str](), [r"free[lazy]: /(.|\n)*?<\/parameter>/"]
     for place, tool in enumerate(tools):
-        properties, required = (tool.parameters.get(name) for name in ("properties", "required"))
-        named = list(properties.items()) if isinstance(properties, dict) else []
-        needed = required if isinstance(required, list) else []
-        terms = []
-        for number, (name, schema) in enumerate(named):
-            rule = f"argument_{place}_{number}"
-            terms.append(rule if name in needed else f"{rule}?")
-            tag = quoted(f"<parameter={name}>\n")
-            lines.append(f"{rule}: {tag} {_xml_value(tool, schema)}")
         head, end = map(quoted, (f"\n<function={tool.name}>\n", "</function>\n"))
-        lines.append(f"body_{place}: {_terms(head, *terms, end, mark(xml_calls.CLOSING))}")
-    return "\n".join(lines)
+        for number, shape in enumerate(xml_calls.shapes_of(tool.parameters)):
+            terms = list[str]()
+            for name, schema in shape.properties.items():
+                rule = f"argument_{place}_{number}_{len(terms)}"
+                terms.append(rule if name in shape.required else f"{rule}?")
+                tag = quoted(f"<parameter={name}>\n")
+                rules.append(f"{rule}: {tag} {_xml_value(tool, schema)}")
+            bodies.append(_terms(head, *terms, end, mark(xml_calls.CLOSING)))
+    return "\n".join([f"body: {' | '.join(bodies)}", *rules])
 
 
 def _xml_value(tool: Tool, schema: object) -> str:
-    """The rest of an argument, behind its tag."""
-    choices = schema.get("enum") if isinstance(schema, dict) else None
-    end = quoted("\n</parameter>\n")
-    if isinstance(choices, list) and all(isinstance(each, str) for each in choices):
-        return f"({' | '.join(map(quoted, choices))}) {end}"
-    if xml_calls.types_of(schema) in ({"string"}, None):
-        return "free"
+    """The rest of an argument, behind its tag. Strings are written bare, whatever else may come."""
+    types = xml_calls.types_of(schema, tool.parameters)
+    choices = xml_calls.choices_of(schema, tool.parameters)
+    if choices is not None and types is not None and "string" in types:
+        texts = [each if isinstance(each, str) else json.dumps(each) for each in choices]
+        return f"({' | '.join(map(quoted, texts))}) {quoted(_XML_VALUE_END)}"
+    if types is None or "string" in types:
+        return r'free "\n"'
     assert isinstance(schema, dict)
     given = tool.parameters
     shared: dict[str, Any] = {n: given[n] for n in ("$defs", "definitions") if n in given}
-    return f"{json_term({**shared, **schema})} {end}"
+    return f"{json_term({**shared, **schema})} {quoted(_XML_VALUE_END)}"
 
 
 @attrs.frozen

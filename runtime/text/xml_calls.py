@@ -14,6 +14,7 @@ when it is complete.
 """
 
 import enum
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from ...engine.grammar.schema_patterns import target_of
 from .json_text import read_json
 from .tool_calls import (
     AnswerEvent,
@@ -44,6 +46,9 @@ VALUE_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
 # How templates spell what is no string, if they do not write JSON.
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
+# Schemas in schemas, and alternatives of one function's parameters, as far as they are followed.
+DEPTH_MAX, SHAPES_MAX = 8, 16
+_CHOICES = ("anyOf", "oneOf")
 _TYPES: dict[type, tuple[str, ...]] = {
     bool: ("boolean",),
     int: ("integer", "number"),
@@ -62,6 +67,14 @@ class _XmlState(enum.Enum):
     TAIL = "tail"  # behind it, where the closing stands
 
 
+@attrs.frozen
+class Shape:
+    """One way in which arguments may be: their schemas by name, and the names that must come."""
+
+    properties: Mapping[str, Any]
+    required: frozenset[str]
+
+
 @attrs.define(eq=False)
 class XmlCallParser(HeldCallParser):
     """See `tool_calls.CallParser`."""
@@ -70,6 +83,7 @@ class XmlCallParser(HeldCallParser):
     _state: _XmlState = attrs.field(default=_XmlState.TEXT, init=False)
     # Of the open call: its function's parameters, and how many arguments were said.
     _parameters: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    _shapes: Sequence[Shape] = attrs.field(factory=list, init=False)
     _said: int = attrs.field(default=0, init=False)
     # Of the open argument: its name, and how far its end was looked for.
     _name: str = attrs.field(default="", init=False)
@@ -124,8 +138,8 @@ class XmlCallParser(HeldCallParser):
             self.count += 1
             self._held, self._state, self._said = self._held[head.end() :], _XmlState.ARGUMENTS, 0
             named = [tool.parameters for tool in self.tools if tool.name == head[1]]
-            properties = named[0].get("properties") if named else None
-            self._parameters = properties if isinstance(properties, dict) else {}
+            self._parameters = named[0] if named else {}
+            self._shapes = shapes_of(self._parameters)
             return True
         begin = self._held.lstrip(_SPACE)
         may_come = begin.startswith(FUNCTION) and not set(begin[len(FUNCTION) :]) & set("<>\n")
@@ -157,7 +171,10 @@ class XmlCallParser(HeldCallParser):
             self._searched = max(0, len(self._held) - len(VALUE_END))
             return False
         text = self._held[:end].removeprefix("\n").removesuffix("\n")
-        value = _value_of(text, self._parameters.get(self._name))
+        given = [
+            each.properties[self._name] for each in self._shapes if self._name in each.properties
+        ]
+        value = _value_of(text, types_of({"anyOf": given}, self._parameters) if given else None)
         before = ", " if self._said else "{"
         said = f"{before}{_dumps(self._name)}: {_dumps(value)}"
         events.append(ArgumentsPiece(self.count - 1, said))
@@ -179,8 +196,7 @@ def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _value_of(text: str, schema: object) -> object:
-    types = types_of(schema)
+def _value_of(text: str, types: set[str] | None) -> object:
     if types == {"string"}:
         return text
     try:
@@ -192,21 +208,93 @@ def _value_of(text: str, schema: object) -> object:
     return value if types is None or types.intersection(_TYPES[type(value)]) else text
 
 
-def types_of(schema: object) -> set[str] | None:
-    """Names of the types that a value may have; None if its schema leaves that open."""
-    if not isinstance(schema, dict):
+# ---- parameters
+
+
+def shapes_of(parameters: Mapping[str, Any]) -> list[Shape]:
+    """The alternatives of a function's parameters, through references and joined schemas.
+
+    What leads too deep, or into too many alternatives, is left out.
+    """
+    return _shapes(parameters, parameters, DEPTH_MAX) or [Shape({}, frozenset())]
+
+
+def _shapes(root: Mapping[str, Any], schema: object, depth: int) -> list[Shape]:
+    if not isinstance(schema, dict) or depth == 0:
+        return []
+    if "object" not in (types_of({"type": schema.get("type")}) or {"object"}):
+        return []
+    properties, required = schema.get("properties"), schema.get("required")
+    own = Shape(
+        properties if isinstance(properties, dict) else {},
+        frozenset(n for n in required if isinstance(n, str))
+        if isinstance(required, list)
+        else frozenset(),
+    )
+    found = [own]
+    groups: list[list[object]] = []
+    if isinstance(reference := schema.get("$ref"), str):
+        groups.append([target_of(root, reference)[1]])
+    if isinstance(joined := schema.get("allOf"), list):
+        groups += [[each] for each in joined]
+    groups += [each for name in _CHOICES if isinstance(each := schema.get(name), list)]
+    for group in groups:
+        others = [shape for each in group for shape in _shapes(root, each, depth - 1)]
+        found = [_joined(one, other) for one in found for other in others] or found
+        found = found[:SHAPES_MAX]
+    return found
+
+
+def _joined(one: Shape, other: Shape) -> Shape:
+    properties = {**other.properties, **one.properties}
+    return Shape(properties, one.required | other.required)
+
+
+def types_of(
+    schema: object, root: Mapping[str, Any] | None = None, depth: int = DEPTH_MAX
+) -> set[str] | None:
+    """Names of the types that a value may have; None if its schema leaves that open.
+
+    References are followed in `root`.
+    """
+    if not isinstance(schema, dict) or depth == 0:
         return None
     match schema.get("type"):
         case str(name):
             return {name}
         case list(names):
             return {name for name in names if isinstance(name, str)}
-    for name in ("anyOf", "oneOf"):
+    if root is not None and isinstance(reference := schema.get("$ref"), str):
+        return types_of(target_of(root, reference)[1], root, depth - 1)
+    for name in _CHOICES:
         if isinstance(branches := schema.get(name), list):
-            found = [types_of(branch) for branch in branches]
+            found = [types_of(branch, root, depth - 1) for branch in branches]
             known = [types for types in found if types is not None]
             return set().union(*known) if len(known) == len(found) else None
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list):
         return {name for value in values for name in _TYPES.get(type(value), ("string",))}
+    return None
+
+
+def choices_of(
+    schema: object, root: Mapping[str, Any], depth: int = DEPTH_MAX
+) -> list[object] | None:
+    """All values that a schema lists; None if it does not list them."""
+    if not isinstance(schema, dict) or depth == 0:
+        return None
+    match schema:
+        case {"enum": list(values)}:
+            return values
+        case {"const": value}:
+            return [value]
+        case {"type": "null"}:
+            return [None]
+        case {"$ref": str(reference)}:
+            return choices_of(target_of(root, reference)[1], root, depth - 1)
+    for name in _CHOICES:
+        if isinstance(branches := schema.get(name), list):
+            found = [choices_of(branch, root, depth - 1) for branch in branches]
+            known = [values for values in found if values is not None]
+            return list(itertools.chain(*known)) if len(known) == len(found) else None
     return None
