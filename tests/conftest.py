@@ -66,6 +66,7 @@ TIER_OF_FOLDER = {
     "conformance": "contracts and cancellation",
     "end_to_end": "end to end",
     "structured": "end to end",
+    "hostile": "end to end",
     "page": "end to end",
     "chaos": "chaos",
     "kills": "chaos",
@@ -74,6 +75,7 @@ TIER_OF_FOLDER = {
 # Of every test below these folders.
 MARK_OF_FOLDER = {
     "end_to_end": "end_to_end",
+    "hostile": "end_to_end",
     "page": "end_to_end",
     "docs": "end_to_end",
     "chaos": "chaos",

@@ -29,16 +29,19 @@ from ..fuzzer import Fuzzer
 # Of this process's CPU time, for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0
 MASKS_S_MAX = 20.0
+# Sort of a form that is about numbers.
+NUMBERS = "numbers"
 TOKENS_MAX = 16
 
 
 @attrs.frozen
 class Ask:
-    """One form; `chance` says which of the allowed tokens are taken."""
+    """One form; `chance` says which of the allowed tokens are taken, `sort` what it is about."""
 
     kind: GrammarKind
     text: str
     chance: int
+    sort: str = ""
 
 
 @attrs.frozen
@@ -90,8 +93,8 @@ def _draw_one(chance: Random) -> Ask:
     if chance.random() < 0.3:
         schema = json.dumps(_numeric(chance))
         if chance.random() < 0.7:
-            return Ask(GrammarKind.JSON_SCHEMA, schema, seed)
-        return Ask(GrammarKind.GRAMMAR, f"start: %json {schema}", seed)
+            return Ask(GrammarKind.JSON_SCHEMA, schema, seed, NUMBERS)
+        return Ask(GrammarKind.GRAMMAR, f"start: %json {schema}", seed, NUMBERS)
     if chance.random() < 0.2:
         odd = {chance.choice(KEYWORDS): chance.choice(ODD) for _ in range(4)}
         return Ask(GrammarKind.JSON_SCHEMA, json.dumps(odd), seed)

@@ -44,7 +44,7 @@ def all_forms() -> list[Form]:
     """Made by hand, then drawn; always the same."""
     rng = random.Random(SEED)
     schemas = [*SCHEMAS, *(_draw_schema(rng, 3) for _ in range(DRAWN))]
-    found = [_json_form(f"schema {i}", schema) for i, schema in enumerate(schemas)]
+    found = [json_form(f"schema {i}", schema) for i, schema in enumerate(schemas)]
     found += [_regex_form(pattern) for pattern in PATTERNS]
     found += [_choice_form(choices) for choices in CHOICES]
     found += [
@@ -59,7 +59,7 @@ _SUMS = 'start: N (OP N)~0..5\nN: /[0-9]{1,4}/\nOP: "+" | "-" | "*"'.replace("~0
 _LIST = 'root ::= "[" word ("," word){0,4} "]"\nword ::= [a-z]{1,8}'
 
 
-def _json_form(name: str, schema: Json | bool) -> Form:
+def json_form(name: str, schema: Json | bool) -> Form:
     # In decimals: 0.29 is a multiple of 0.01, which floats deny.
     exact = json.loads(json.dumps(schema), parse_float=decimal.Decimal)
     validator = jsonschema.Draft202012Validator(
