@@ -26,6 +26,9 @@ from .death_watch import wait_process_gone
 
 # Results fit a socket's buffer, so that the copy never waits for its owner.
 RESULT_BYTES_MAX = 65_536
+# Calls in use take a few milliseconds; one that takes longer goes behind those who serve. Were it
+# so from the beginning, every call would wait wherever the machine has other work.
+NICE_AFTER_S = 0.02
 # A copy that someone has stopped is found after at most so long.
 STOPPED_LOOK_S = 0.5
 # A killed copy gives back at most some hundred MiB.
@@ -49,7 +52,7 @@ class CallLimits:
 
     Beyond `cpu_s` seconds of processor time the copy gets SIGXCPU; `memory_bytes` is what it may
     map beside what the owner has, `stack_bytes` how deep it may recurse. `niceness` is added to the
-    owner's.
+    owner's when a call has taken `NICE_AFTER_S`.
     """
 
     cpu_s: int
@@ -104,7 +107,7 @@ class ForkedCalls:
         """
         copy = self._take()
         try:
-            result, was_stopped = await _converse(copy, argument)
+            result, was_stopped = await _converse(copy, argument, self.limits.niceness)
             if not result.endswith(_END):
                 await wait_process_gone(copy.pidfd)
                 raise _death(copy.pidfd, was_stopped=was_stopped)
@@ -159,7 +162,6 @@ class ForkedCalls:
         try:
             request_death_signal()
             stand_before_parent(_OOM_SCORE_MORE)
-            os.nice(self.limits.niceness)
             _keep_alone(theirs.fileno())
             _bound(self.limits)
             if practice is not None:
@@ -174,12 +176,13 @@ class ForkedCalls:
             os._exit(_FAILED)
 
 
-async def _converse(copy: _Copy, argument: bytes) -> tuple[bytes, bool]:
+async def _converse(copy: _Copy, argument: bytes, niceness: int) -> tuple[bytes, bool]:
     """What the copy answers, up to its end, and whether it was killed as it was stopped."""
+    look_s = NICE_AFTER_S
     unsent, result, was_stopped = memoryview(argument), b"", False
     with waiting_for("a forked call"), suppress(ConnectionError):  # it has died before it read all
         while True:
-            with trio.move_on_after(STOPPED_LOOK_S):
+            with trio.move_on_after(look_s):
                 while unsent:
                     unsent = unsent[await copy.ours.send(unsent) :]
                 copy.ours.shutdown(socket.SHUT_WR)
@@ -188,7 +191,11 @@ async def _converse(copy: _Copy, argument: bytes) -> tuple[bytes, bool]:
                 ):
                     result += piece
                 break
-            if _is_stopped(copy.pidfd):
+            if look_s == NICE_AFTER_S:
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, copy.pid, own + niceness)  # it is not reaped yet
+                look_s = STOPPED_LOOK_S
+            elif _is_stopped(copy.pidfd):
                 was_stopped = True
                 signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
     return result, was_stopped

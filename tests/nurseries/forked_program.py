@@ -19,7 +19,7 @@ from triolet.nurseries.processes.forked_call import (
 )
 from triolet.nurseries.processes.orphans import child_pids
 
-LIMITS = CallLimits(cpu_s=1, memory_bytes=64 << 20, stack_bytes=1 << 20)
+LIMITS = CallLimits(cpu_s=1, memory_bytes=64 << 20, stack_bytes=1 << 20, niceness=3)
 # Longer than the buffer of a socket.
 LONG = 1 << 20
 
@@ -32,6 +32,14 @@ def fill_memory() -> bytes:
 def never_end() -> bytes:
     while True:
         pass
+
+
+def wait_nice() -> bytes:
+    """How much nicer it is than its owner, as soon as it is."""
+    owners = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    while (own := os.getpriority(os.PRIO_PROCESS, 0)) == owners:
+        pass
+    return b"%d" % (own - owners)
 
 
 def crash() -> bytes:
@@ -54,6 +62,7 @@ CALLS: dict[str, Callable[[], bytes]] = {
     "too large": lambda: bytes(RESULT_BYTES_MAX + 1),
     "memory": fill_memory,
     "processor": never_end,
+    "nice": wait_nice,
     "crash": crash,
     "raises": fail,
     "killed": lambda: die_of(signal.SIGKILL),

@@ -14,6 +14,7 @@ ENDS = {
     "too large": ["exited with code 1", True],
     "memory": ["exited with code 1", True],
     "processor": ["was killed by SIGXCPU", True],
+    "nice": "3",
     "crash": ["was killed by SIGSEGV", True],
     "raises": ["exited with code 1", True],
     "killed": ["was killed by SIGKILL", False],
