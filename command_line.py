@@ -91,8 +91,7 @@ config.command(
 )
 app.command(f"{BENCH}:bench", name="bench", help=BENCH_HELP)
 app.command(
-    f"{CHAOS}:chaos_command",
-    name="chaos",
+    f"{CHAOS}:chaos",
     help="Start a server, kill and stop its processes under load, and check every client's stream.",
 )
 

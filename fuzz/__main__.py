@@ -263,7 +263,7 @@ def mutate(*, seeds: Seeds = 40, only: Only = "") -> None:
 @app.command
 def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
-    from .chaos.command import chaos as run_chaos
+    from .chaos.command import run_chaos
 
     with findings_as_sentences():
         sys.exit(run_chaos(options))

@@ -103,13 +103,13 @@ def _count(faults: Sequence[Fault]) -> dict[str, int]:
     return {str(kind): counts[kind] for kind in FaultKind if counts[kind]}
 
 
-def chaos_command(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
-    """`triolet chaos`: exits with the code of `chaos`."""
+def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
+    """`triolet chaos`: exits with the code of `run_chaos`."""
     with errors_as_sentences(Lost, NotInTime):
-        raise SystemExit(chaos(options))
+        raise SystemExit(run_chaos(options))
 
 
-def chaos(options: ChaosOptions) -> int:
+def run_chaos(options: ChaosOptions) -> int:
     """Run the campaign and print what it showed; the exit code."""
     check_target(options.json)
     if options.picture:

@@ -43,6 +43,7 @@ from .clients import Lost, ask
 from .options import PROGRAM
 
 MARK = "TRIOLET_CHAOS_MARK"
+SLOT_MEMORY = "/memfd:triolet-connections-"
 # How the title of a process ends that has no rank yet.
 WAITING = "waiting"
 # The folder of journals that are on disk.
@@ -265,7 +266,9 @@ def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTre
 
 
 def _look(process: ProcessTree) -> Look:
-    files = open_files(process.pid)
+    # A mapping of connection slots keeps a descriptor and stays, so they are as many as were ever
+    # in use at once: no leak, and bounded by the slots.
+    files = [path for path in open_files(process.pid) if not path.startswith(SLOT_MEMORY)]
     return Look(
         pid=process.pid,
         epoch=int(process.facts.get("epoch", 0)),

@@ -8,7 +8,7 @@ import pytest
 
 from triolet.api.commands.figures import write_figures
 from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.chaos.command import chaos, digest_of_code, merge_files
+from triolet.fuzz.chaos.command import digest_of_code, merge_files, run_chaos
 from triolet.fuzz.chaos.history import Ending, Violation
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.report.growth import SAMPLES_MIN, SPAN_MIN_S, Growth, mean_growth
@@ -162,7 +162,7 @@ def test_the_command_writes_the_sum(
         paths.append(str(tmp_path / f"{seed}.json"))
         write_figures(paths[-1], sitting(seed).as_json())
     out = tmp_path / "all.json"
-    assert chaos(ChaosOptions(merge=tuple(paths), json=str(out))) == 0
+    assert run_chaos(ChaosOptions(merge=tuple(paths), json=str(out))) == 0
     assert "seed 2, plan plan2: 2 killed in 40 s" in capsys.readouterr().out
     assert json.loads(out.read_text())["killed"] == 4
 
