@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from ..transports.endpoint import BadEndpoint, check_public_endpoint
 from .errors import InvalidParameter
 from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
@@ -212,6 +213,27 @@ class EngineSettings:
         help="Seconds that requests outlive the frontend that sent them.",
         rare=True,
     )
+    kv_events_endpoint: str = setting(
+        "", help="Address of engine 0 for KV events, as ipc://PATH or tcp://127.0.0.1:5557."
+    )
+    kv_events_replay_endpoint: str = setting(
+        "", help="Address of engine 0 where past KV events are asked for."
+    )
+    kv_events_topic: str = setting("", help="Topic of KV events.", rare=True)
+    # They are what clients wrote.
+    kv_events_token_ids: bool = setting(
+        default=False, help="Put the token ids of prompts and answers into KV events."
+    )
+    kv_events_open: bool = setting(
+        default=False, help="KV events may be published where other machines read them.", rare=True
+    )
+    # Both are vLLM's.
+    kv_events_replay_batches: int = setting(
+        10_000, at_least=1, at_most=2**20, help="Batches of KV events that are kept.", rare=True
+    )
+    kv_events_high_water: int = setting(
+        100_000, at_least=1, at_most=2**20, help="Batches a subscriber may be behind.", rare=True
+    )
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
     record_steps: str = setting("")
     null_step_s: float = setting(
@@ -222,6 +244,22 @@ class EngineSettings:
         if self.executor != "null" and self.workers != 1:
             reason = "must be 1: an executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")
+        self._check_endpoint("kv_events_endpoint", self.kv_events_endpoint)
+        self._check_endpoint("kv_events_replay_endpoint", self.kv_events_replay_endpoint)
+        if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
+            raise InvalidParameter("kv_events_replay_endpoint", "needs kv_events_endpoint")
+
+    def _check_endpoint(self, name: str, endpoint: str) -> None:
+        try:
+            if endpoint:
+                check_public_endpoint(endpoint, is_open=self.kv_events_open)
+        except BadEndpoint as error:
+            raise InvalidParameter(name, error.reason) from error
+
+    @property
+    def medium(self) -> str:
+        """Kind of memory that the KV cache is in, as KV events name it."""
+        return "CPU" if self.device == "cpu" else "GPU"
 
     @property
     def step_tokens_max(self) -> int:

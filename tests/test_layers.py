@@ -25,7 +25,8 @@ BELOW = {
 ROOMS = {
     "nurseries": ["plain_text", "tasks", "logs", "processes"],
     "transports": [
-        "array", "endpoint", "codec", "sparse_memory", "links", "control", "rings", "takeover",
+        "array", "endpoint", "publication", "codec", "sparse_memory", "links", "control", "rings",
+        "takeover",
     ],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",

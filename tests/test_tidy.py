@@ -126,6 +126,7 @@ ALLOWED = {
     # What clients and models are shown.
     ("triolet.api.completions.service", "time.time"),
     ("triolet.api.http.connection", "time.time"),
+    ("triolet.engine.process.kv_publisher", "time.time"),
     ("triolet.api.responses.response", "time.time"),
     ("triolet.nurseries.tasks.task_rows", "time.time"),
     ("triolet.api.span_export", "time.time_ns"),

@@ -16,6 +16,10 @@ import attrs
 _LOCAL_NAME_MAX_BYTES = 106
 _LOCAL_PREFIX = "ipc://@"
 _TCP_PREFIX = "tcp://"
+IPC_PREFIX = "ipc://"
+# Of a path in `sun_path`, with room for a rank behind it.
+_PATH_BYTES_MAX = 98
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PORT_MAX = 65535
 
 _IDENTITY = struct.Struct(">cHII")
@@ -96,3 +100,32 @@ def decode_identity(identity: bytes) -> tuple[int, int, int]:
     if letter != _IDENTITY_LETTER:
         raise BadIdentity(identity)
     return rank, epoch, generation
+
+
+def check_public_endpoint(text: str, *, is_open: bool) -> None:
+    """Accept `ipc://PATH`, `ipc://@name`, and `tcp://host:port` of loopback, or any if `is_open`.
+
+    Raises `BadEndpoint`.
+    """
+    if text.startswith(IPC_PREFIX):
+        path = text.removeprefix(IPC_PREFIX)
+        if not path.removeprefix("@") or len(path.encode()) > _PATH_BYTES_MAX:
+            raise BadEndpoint(text, "the path is empty or too long")
+        return
+    host, _, port = text.removeprefix(_TCP_PREFIX).rpartition(":")
+    if not text.startswith(_TCP_PREFIX) or not host:
+        raise BadEndpoint(text, "must be ipc://PATH or tcp://HOST:PORT")
+    if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 2**16:
+        raise BadEndpoint(text, "the port is no number from 1 to 65535")
+    if host not in _LOOPBACK and not is_open:
+        raise BadEndpoint(text, "other machines could read it")
+
+
+def endpoint_of_rank(text: str, rank: int) -> str:
+    """The endpoint of one of several publishers: the next port, or a suffix, as vLLM has it."""
+    if rank == 0 or not text:
+        return text
+    if text.startswith(_TCP_PREFIX):
+        host, _, port = text.rpartition(":")
+        return f"{host}:{int(port) + rank}"
+    return f"{text}_dp{rank}"

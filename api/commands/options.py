@@ -30,6 +30,7 @@ GROUPS = {
     "Processes": "engines frontends spare-engines spare-frontends workers threads",
     "Computing": "executor device max-num-seqs max-num-batched-tokens scheduling-policy",
     "Memory": "kv-blocks prefix-cache",
+    "Routers": "kv-events-endpoint kv-events-replay-endpoint kv-events-token-ids",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
     "Settings": "config help-all",

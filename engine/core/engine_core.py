@@ -37,6 +37,7 @@ from .checks import RequestLimits, check_request, match_logprobs, match_result
 from .endings import COMPLETE, Endings, Statistics, check_stop
 from .grammar import RequestGrammar, fill_masks
 from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
+from .kv_events import KVEventLog
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
 from .request import WAITING, Frontend, Request, RequestStatus, make_request
@@ -62,6 +63,7 @@ class EngineCore:
     limits: RequestLimits = attrs.field(init=False)
     # Of engines' deaths; the shell tells the root who has passed.
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
+    kv_events: KVEventLog | None = attrs.field(init=False)  # for routers, if they may read them
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
@@ -82,10 +84,12 @@ class EngineCore:
     def __attrs_post_init__(self) -> None:
         settings, ready = self.settings, self.ready
         self.limits = RequestLimits.of(settings, ready)
+        self.kv_events = KVEventLog.of(settings)
+        pool = BlockPool(ready.kv_blocks, self.names, self.kv_events)
         self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks, self.names)),
+            kv_cache=KVCacheManager(settings.block_tokens, pool),
             steps_in_flight_max=settings.steps_in_flight,
             step_time_target_s=settings.step_time_target_s,
             large_step_tokens=settings.step_tokens_max,

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence, Set
 import attrs
 
 from ..block_names import NAME_BYTES, BlockNames
+from .kv_events import KVEventLog
 from .request import NEVER, Request
 
 
@@ -49,6 +50,8 @@ class BlockPool:
     blocks: int = attrs.field(validator=attrs.validators.ge(1))
     # Where the hashes are for whoever comes after us; what is there already is cached.
     names: BlockNames | None = None
+    # Notes for routers which blocks are cached; None: nobody asks.
+    events: KVEventLog | None = None
 
     # Free blocks that are not cached; the next to take is the last.
     _free: list[int] = attrs.field(init=False)
@@ -67,6 +70,8 @@ class BlockPool:
             for block_id, found in self.names.found().items():
                 if self._cached.setdefault(found, block_id) == block_id:
                     self._hashes[block_id] = found
+                    if self.events is not None:
+                        self.events.note_found(found)
                 else:  # a name that was half written, twice
                     self.names.remove(block_id)
         self._evictable.update(dict.fromkeys(self._hashes))
@@ -107,17 +112,19 @@ class BlockPool:
                 else:
                     self._free.append(block_id)
 
-    def register(self, block_id: int, block_hash: bytes) -> None:
+    def register(self, block_id: int, block_hash: bytes) -> bool:
         """This block, which is referenced, is full and can be found by its hash from now on.
 
-        Of two blocks with one content only the first can be found.
+        Of two blocks with one content only the first can be found: False for the others.
         """
         assert self._references[block_id] > 0, block_id
-        if block_hash not in self._cached and block_id not in self._hashes:
-            self._cached[block_hash] = block_id
-            self._hashes[block_id] = block_hash
-            if self.names is not None:
-                self.names.put(block_id, block_hash)
+        if block_hash in self._cached or block_id in self._hashes:
+            return False
+        self._cached[block_hash] = block_id
+        self._hashes[block_id] = block_hash
+        if self.names is not None:
+            self.names.put(block_id, block_hash)
+        return True
 
     def forget(self, block_ids: Sequence[int]) -> None:
         """The content of these blocks is not what it should be: they cannot be found any more."""
@@ -134,6 +141,8 @@ class BlockPool:
             index.clear()
         if self.names is not None:
             self.names.clear()
+        if self.events is not None:
+            self.events.note_cleared()
 
     def find(self, block_hash: bytes) -> int | None:
         """The block with this content; `share` it before anything is taken."""
@@ -149,9 +158,12 @@ class BlockPool:
         return block_id
 
     def _unname(self, block_id: int) -> None:
-        del self._cached[self._hashes.pop(block_id)]
+        block_hash = self._hashes.pop(block_id)
+        del self._cached[block_hash]
         if self.names is not None:
             self.names.remove(block_id)
+        if self.events is not None:
+            self.events.note_removed(block_hash)
 
     def check_invariants(self) -> None:
         """Fails an assertion if a block is lost, free twice, or free and referenced."""
@@ -167,6 +179,7 @@ class BlockPool:
         assert self._evictable.keys() <= self._hashes.keys()
         assert not free & self._hashes.keys()
         assert self.names is None or self.names.found() == self._hashes
+        assert self.events is None or self.events.held.keys() == self._cached.keys()
 
 
 # 256 bits: finding a collision is out of reach.
@@ -274,9 +287,17 @@ class KVCacheManager:
         """
         full = min(request.computed_tokens, len(request.token_ids)) // self.block_tokens
         for index in range(request.registered_blocks, full):
-            self.pool.register(request.block_ids[index], self._hash(request, index))
+            if self.pool.register(request.block_ids[index], self._hash(request, index)):
+                self._note_stored(request, index)
         request.registered_blocks = full
         request.register_at = (full + 1) * self.block_tokens
+
+    def _note_stored(self, request: Request, index: int) -> None:
+        events, size = self.pool.events, self.block_tokens
+        if events is not None:
+            parent = request.block_hashes[index - 1] if index else None
+            tokens = request.token_ids[index * size : (index + 1) * size]
+            events.note_stored(request.block_hashes[index], parent, tokens)
 
     def forget_hashes(self, request: Request) -> None:
         """Its keys and values may be wrong: let none be found, nor what it computes further."""

@@ -23,7 +23,7 @@ from ...nurseries.tasks.thread import run_thread
 from ...transports.links.channel import Channel
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
-from ..errors import StepFailed
+from ..errors import InvalidParameter, StepFailed
 from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .server import EngineServer
@@ -152,6 +152,8 @@ async def open_inproc_engine(
     The channel's own tasks and connections are the caller's. Raises `ModelFolderError`,
     `InvalidParameter`; what fails later fails the body. `workers` is taken as 1.
     """
+    if settings.kv_events_endpoint:
+        raise InvalidParameter("kv_events_endpoint", "needs an engine that is a process")
     make = vars(import_module(_EXECUTORS_MODULE))["make_executor"]
     made = make(attrs.evolve(settings, workers=1), 0, _no_pause)
     worker = cast(_WorkerExecutor, wrap(made))

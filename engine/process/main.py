@@ -58,6 +58,7 @@ from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
 from .grammar_compiler import GrammarCompiler, MakeCompiler
+from .kv_publisher import open_kv_publisher
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 from .watched_engine import WatchedEngine
@@ -190,7 +191,10 @@ class EngineProcess:
         parts = self._server, self._executor, self.recorder, self.progress
         try:
             batches, make_compiler = self.batches, self.make_compiler
-            async with open_engine_services(*parts, batches=batches, make_compiler=make_compiler):
+            async with (
+                open_kv_publisher(core.kv_events, core.settings, self.init.rank),
+                open_engine_services(*parts, batches=batches, make_compiler=make_compiler),
+            ):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
                 async with (

@@ -148,7 +148,7 @@ ENGINE_TASKS = (
     DEATH_MONITOR, "link-deadlines", "output-socket-thread", "input-socket-thread", "progress",
     "executor", "worker-pool", "worker-0", "spare-worker-0", "fork-server-worker", "input-handler",
     "orphan-watch", "statistics", "utilities", "grammar-compiler", "step-deadline", "step-loop",
-    "control", "tree-request", "watched",
+    "control", "tree-request", "watched", "kv-events", "kv-events-replay",
 )  # fmt: skip
 FORM_TASKS = (DEATH_MONITOR, "control", "watched", "form-link", "form-check")
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")

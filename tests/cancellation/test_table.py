@@ -81,7 +81,9 @@ async def test_the_table_has_every_task_of_a_real_server(tmp_path: pathlib.Path)
     folder = write_null_folder(tmp_path / "model")
     journal = ("--journal", str(tmp_path / "journal"))
     model = ("--executor", "null", "--model", str(folder))
-    async with open_server(tmp_path, *model, *journal) as server:
+    events = ("--kv-events-endpoint", f"ipc://{tmp_path}/kv")
+    past = ("--kv-events-replay-endpoint", f"ipc://{tmp_path}/past")
+    async with open_server(tmp_path, *model, *journal, *events, *past) as server:
         tree = await server.tree()
         while any(
             process.tasks is None for _, process in places(tree) if process.name == "forms 0"

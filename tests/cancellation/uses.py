@@ -7,6 +7,7 @@ bed is a frontend and an engine in one process, whose tasks are cancelled in mid
 import ctypes
 import os
 import pathlib
+import secrets
 import signal
 import socket
 import tempfile
@@ -174,7 +175,13 @@ async def use_frontend(folder: pathlib.Path, steps: CancelAtStep) -> None:
 
 async def use_engine(folder: pathlib.Path, steps: CancelAtStep) -> None:
     """An engine with a real worker: boot, a frontend that never answers, a question, a drain."""
-    settings = EngineSettings(model=str(folder), executor="null")
+    events = f"ipc://@triolet-{secrets.token_hex(8)}"
+    settings = EngineSettings(
+        model=str(folder),
+        executor="null",
+        kv_events_endpoint=events,
+        kv_events_replay_endpoint=f"{events}-replay",
+    )
     absent = FrontendAddress(0, 1, "ipc://@triolet-absent-in", "ipc://@triolet-absent-out")
     with open_ends() as (control, fds), ExitStack() as owned:
         channel = owned.enter_context(

@@ -1,0 +1,202 @@
+"""KV events: which prefixes an engine has cached, published for routers in vLLM's shape.
+
+Sans-IO: `KVEventLog` notes what the block pool does, `KVEventStream` numbers batches and keeps them
+for replay; `process.kv_publisher` sends them.
+
+A batch is a MessagePack array: [time, events, rank]. An event is one, too, with its name in front:
+
+    ["BlockStored", [hash, …], parent's hash or nil, [token, …], block size, nil, medium, nil]
+    ["BlockRemoved", [hash, …], medium]
+    ["AllBlocksCleared"]
+
+Hashes are the low 64 bits of ours, as vLLM publishes its own. Several of one BlockStored follow
+each other in one prompt. A *snapshot* is a batch that clears all, then stores what is cached: it
+begins each life of an engine, and takes the place of increments that were too many to keep. So a
+subscriber that reads from any snapshot on, without a gap, has the state of the engine.
+
+Numbers of batches begin at the engine's start in microseconds since 1970: those of a later life are
+higher, as no engine makes a batch each microsecond.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+
+from ..config import EngineSettings
+
+_HASH_MASK = 2**64 - 1
+# Events between two batches: some steps' worth. Where there are more, nobody takes them, and a
+# snapshot says the same.
+PENDING_MAX = 65_536
+# All batches that are kept for replay: 8 snapshots of a million blocks would be 250 MiB.
+REPLAY_BYTES_MAX = 64 * 2**20
+
+Event = list[Any]
+
+
+def external_hash(block_hash: bytes) -> int:
+    """What subscribers know a block by."""
+    return int.from_bytes(block_hash, "big") & _HASH_MASK
+
+
+@attrs.frozen
+class _Stored:
+    """What is known of a cached block. Of one that an earlier life stored: nothing."""
+
+    parent: bytes | None = None
+    token_ids: Sequence[int] = ()
+
+
+@attrs.define(eq=False)
+class KVEventLog:
+    """Changes of one block pool that are not published yet.
+
+    Token ids are noted `with_token_ids` only: they are what clients wrote.
+    """
+
+    block_tokens: int
+    medium: str
+    with_token_ids: bool = False
+    # Hears that there is something to publish, once until it is taken.
+    on_news: Callable[[], None] = lambda: None
+    # {hash: its block}, of all that the pool has cached.
+    held: dict[bytes, _Stored] = attrs.field(factory=dict, init=False)
+    # Since the last batch; at most PENDING_MAX.
+    _pending: list[Event] = attrs.field(factory=list, init=False)
+    # The hash that a BlockStored at the end of `_pending` may go on behind.
+    _tail: bytes | None = attrs.field(default=None, init=False)
+    # The next batch is a snapshot; `_pending` is empty then.
+    _snapshot_due: bool = attrs.field(default=True, init=False)
+
+    @classmethod
+    def of(cls, settings: EngineSettings) -> "KVEventLog | None":
+        """As these settings say; None if nothing is to be published."""
+        if not settings.kv_events_endpoint:
+            return None
+        return cls(settings.block_tokens, settings.medium, settings.kv_events_token_ids)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something."""
+        return self._snapshot_due or bool(self._pending)
+
+    def note_found(self, block_hash: bytes) -> None:
+        """An earlier life cached this block."""
+        self.held[block_hash] = _Stored()
+
+    def note_stored(
+        self, block_hash: bytes, parent: bytes | None, token_ids: Sequence[int]
+    ) -> None:
+        """A block can be found from now on; `parent` is None for a prompt's first."""
+        stored = _Stored(parent, tuple(token_ids) if self.with_token_ids else ())
+        self.held[block_hash] = stored
+        if self._snapshot_due:
+            return
+        if parent is not None and parent == self._tail:
+            last = self._pending[-1]
+            last[1].append(external_hash(block_hash))
+            last[3].extend(stored.token_ids)
+        else:
+            self._add(self._stored_event(block_hash, stored))
+        self._tail = None if self._snapshot_due else block_hash
+
+    def note_removed(self, block_hash: bytes) -> None:
+        """A block was evicted, or what it holds may be wrong."""
+        del self.held[block_hash]
+        if self._snapshot_due:
+            return
+        self._tail = None
+        if self._pending and self._pending[-1][0] == "BlockRemoved":
+            self._pending[-1][1].append(external_hash(block_hash))
+        else:
+            self._add(["BlockRemoved", [external_hash(block_hash)], self.medium])
+
+    def note_cleared(self) -> None:
+        """The memory was lost."""
+        self.held.clear()
+        self.ask_snapshot()
+
+    def ask_snapshot(self) -> None:
+        """Let the next batch say all that is cached."""
+        self._pending.clear()
+        self._tail = None
+        self._snapshot_due = True
+        self.on_news()
+
+    def take(self) -> list[Event]:
+        """Events of the next batch; none if nothing has changed."""
+        events, self._pending, self._tail = self._pending, [], None
+        if self._snapshot_due:
+            self._snapshot_due = False
+            events = [["AllBlocksCleared"]]
+            events += [self._stored_event(*item) for item in self.held.items()]
+        return events
+
+    def _stored_event(self, block_hash: bytes, stored: _Stored) -> Event:
+        parent = None if stored.parent is None else external_hash(stored.parent)
+        hashes, tokens = [external_hash(block_hash)], list(stored.token_ids)
+        return ["BlockStored", hashes, parent, tokens, self.block_tokens, None, self.medium, None]
+
+    def _add(self, event: Event) -> None:
+        if len(self._pending) == PENDING_MAX:
+            self.ask_snapshot()
+            return
+        self._pending.append(event)
+        if len(self._pending) == 1:
+            self.on_news()
+
+
+@attrs.frozen
+class KVEventBatch:
+    """One message of the stream, encoded."""
+
+    number: int
+    payload: bytes
+    is_snapshot: bool
+
+
+@attrs.define(eq=False)
+class KVEventStream:
+    """Batches of one engine's life: numbered, and the latest `batches_max` kept."""
+
+    log: KVEventLog
+    rank: int
+    next_number: int
+    batches_max: int
+    # Bounded by `batches_max`, without a gap between them; the newest is last.
+    _kept: deque[KVEventBatch] = attrs.field(factory=deque, init=False)
+    _kept_bytes: int = attrs.field(default=0, init=False)
+
+    def next_batch(self, wall_s: float) -> KVEventBatch | None:
+        """What has changed since the last one; None if nothing has."""
+        events = self.log.take()
+        if not events:
+            return None
+        is_snapshot = events[0] == ["AllBlocksCleared"]
+        payload = msgspec.msgpack.encode([wall_s, events, self.rank])
+        batch = KVEventBatch(self.next_number, payload, is_snapshot)
+        self.next_number += 1
+        self._kept.append(batch)
+        self._kept_bytes += len(payload)
+        while len(self._kept) > self.batches_max or (
+            self._kept_bytes > REPLAY_BYTES_MAX and len(self._kept) > 1
+        ):
+            self._kept_bytes -= len(self._kept.popleft().payload)
+        return batch
+
+    def lacks(self, start: int) -> bool:
+        """Whether those from `start` on cannot be replayed, and no snapshot stands for them.
+
+        The caller asks for a snapshot and publishes it, before it replays.
+        """
+        if not self._kept:
+            return True
+        oldest = self._kept[0]
+        return start < oldest.number and not oldest.is_snapshot
+
+    def replay(self, start: int) -> Iterator[KVEventBatch]:
+        """Those that are kept, from this number on."""
+        return iter([batch for batch in self._kept if batch.number >= start])
