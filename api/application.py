@@ -126,7 +126,7 @@ class Application:
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = MemoryBudget(settings.limits.input_bytes_max)
-        self.ids = IdSource(self.foreign.home)
+        self.ids = IdSource(self.foreign.rank)
         epoch = self.foreign.epoch
         self.store = ResponseStore(settings.limits, self._note_change, self.journal, epoch)
         self.foreign.carry_out = self.carry_out

@@ -1,8 +1,7 @@
-"""One home in a frontend process: its links, ledger, journal, connections and responses.
+"""The home of a frontend process: its links, ledger, journal, connections and responses.
 
-Each process has its own one, and perhaps such as were left by frontends that were given up
-(`runtime.processes.homes.home_owners`). What the life before left in a home's journal is taken over
-when it is opened; the API goes on with it when its connections are served.
+What the life before left in its journal is taken over when it is opened; the API goes on with it
+when its connections are served.
 """
 
 import logging
@@ -24,7 +23,7 @@ from ..runtime.journal.disk_file import open_disk_journal
 from ..runtime.journal.journal import Journal, open_journal
 from ..runtime.journal.records import JournalUnreadable
 from ..runtime.journal.writer import JournalLimits
-from ..runtime.messages import EngineMembership, ForeignCall
+from ..runtime.messages import EngineMembership, ForeignCall, FrontendInit
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.links.channel import Peer
@@ -42,9 +41,8 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class FrontendHome:
-    """What one home is made of."""
+    """What it is made of."""
 
-    number: int
     frontend: Frontend
     application: Application
     source: QueueSource
@@ -80,72 +78,56 @@ class FrontendHome:
         await self.application.drain(grace_s, hands_over=hands_over)
 
 
-@attrs.frozen(kw_only=True)
-class HomeOpener:
-    """Opens the homes of one process, which share its tokenizer."""
+@asynccontextmanager
+async def open_frontend_home(
+    init: FrontendInit,
+    settings: ServerSettings,
+    inputs: InputProcessor,
+    fds: Mapping[str, int],
+    *,
+    foreign: ForeignResponses,
+    root: RootCalls,
+    viewers: Viewers,
+) -> AsyncIterator[FrontendHome]:
+    """The home of this process, with its descriptors by name, which the caller owns.
 
-    run_id: str
-    rank: int
-    settings: ServerSettings
-    inputs: InputProcessor
-
-    @asynccontextmanager
-    async def open(
-        self,
-        me: Peer,
-        fds: Mapping[str, int],
-        engines: EngineMembership,
-        *,
-        foreign: ForeignResponses,
-        root: RootCalls,
-        viewers: Viewers,
-        died_ns: int = 0,
-    ) -> AsyncIterator[FrontendHome]:
-        """A home by its number and term, with its descriptors by name, which the caller owns.
-
-        Engines hear of it when the root lists its endpoints. `died_ns` is of `FrontendInit`.
-        """
-        runtime, home = self.settings.runtime, me.rank
-        async with open_frontend_hub(self.run_id, me) as channel:
-            # Homes are more than ranks when a rank was revived; which engine is first is no matter.
-            place = home % max(1, runtime.frontends)
-            frontend = make_frontend(
-                Frontend, runtime, channel, self.inputs, term=me.epoch, rank=place
-            )
-            url, tracer = self.settings.serve.otlp_endpoint, None
-            if url:
-                tracer = make_tracer()
-                frontend.client.ledger.begin_trace = tracer.begin
-            opening = _open_journal(fds.get("journal"), me.epoch, runtime.journal)
-            with ExitStack() as owned:
-                async with opening as (journal, fault):
-                    adopted = _adopt(frontend, journal, engines, died_ns)
-                    ended = list[int]()
-                    application = Application(
-                        frontend,
-                        self.settings.serve,
-                        foreign,
-                        root,
-                        viewers,
-                        journal=journal,
-                        journal_fault=fault,
-                        slots=_enter_slots(owned, fds.get("connections"), ended),
-                        hands=self.inputs.hands,
-                    )
-                    async with (
-                        application.totals.open_page(fds.get("counters"), self.rank),
-                        open_span_export(tracer, url, os.environ, application.counters),
-                        open_frontend_services(channel, frontend.client),
-                        open_service(
-                            partial(run_adopted_forms, frontend.client, self.inputs.forms),
-                            name="adopted-forms",
-                        ),
-                        open_queue_source() as source,
-                    ):
-                        endpoints = channel.endpoints
-                        yield FrontendHome(
-                            home, frontend, application, source, adopted, ended, endpoints
-                        )
+    Engines hear of it when the root lists its endpoints.
+    """
+    runtime, me = settings.runtime, Peer("frontend", init.rank, init.term)
+    async with open_frontend_hub(init.run_id, me) as channel:
+        frontend = make_frontend(Frontend, runtime, channel, inputs, term=init.term, rank=init.rank)
+        url, tracer = settings.serve.otlp_endpoint, None
+        if url:
+            tracer = make_tracer()
+            frontend.client.ledger.begin_trace = tracer.begin
+        opening = _open_journal(fds.get("journal"), init.term, runtime.journal)
+        with ExitStack() as owned:
+            async with opening as (journal, fault):
+                adopted = _adopt(frontend, journal, init.engines, init.died_ns)
+                ended = list[int]()
+                application = Application(
+                    frontend,
+                    settings.serve,
+                    foreign,
+                    root,
+                    viewers,
+                    journal=journal,
+                    journal_fault=fault,
+                    slots=_enter_slots(owned, fds.get("connections"), ended),
+                    hands=inputs.hands,
+                )
+                async with (
+                    application.totals.open_page(fds.get("counters"), init.rank),
+                    open_span_export(tracer, url, os.environ, application.counters),
+                    open_frontend_services(channel, frontend.client),
+                    open_service(
+                        partial(run_adopted_forms, frontend.client, inputs.forms),
+                        name="adopted-forms",
+                    ),
+                    open_queue_source() as source,
+                ):
+                    endpoints = channel.endpoints
+                    yield FrontendHome(frontend, application, source, adopted, ended, endpoints)
 
 
 def _adopt(

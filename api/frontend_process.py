@@ -41,8 +41,6 @@ from ..runtime.messages import (
     FrontendReady,
     FrontendStates,
     HandOver,
-    HomeHosted,
-    HostHome,
     PassConnection,
     RootReply,
     ServerNews,
@@ -52,8 +50,7 @@ from ..transports.codec import MalformedMessage
 from ..transports.control.channel import ControlChannel
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
 from ..transports.control.passed_fds import close_fds
-from ..transports.links.channel import Peer
-from .frontend_home import FrontendHome, HomeOpener
+from .frontend_home import FrontendHome, open_frontend_home
 from .load_reports import LoadReports
 from .responses.foreign import ForeignResponses, RootCalls
 from .serving.server import serve_connections
@@ -89,20 +86,13 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
             hands = make_hands(table)
             hands.handle_doubted(init.doubted)
             inputs = attrs.evolve(inputs, forms=forms, hands=hands)  # forked with what is shared
-            opener = HomeOpener(
-                run_id=init.run_id, rank=init.rank, settings=settings, inputs=inputs
-            )
             owned.callback(close_fds, handshake.fds)
-            me = Peer("frontend", init.home, init.term)
             count, send = settings.runtime.frontends, control.send
-            foreign = ForeignResponses(init.home, count, init.epoch, send)
-            calls, viewers = RootCalls(send), Viewers(send)
-            opening = opener.open(
-                *(me, fds, init.engines),
-                foreign=foreign,
-                root=calls,
-                viewers=viewers,
-                died_ns=init.died_ns,
+            opening = open_frontend_home(
+                *(init, settings, inputs, fds),
+                foreign=ForeignResponses(init.rank, count, init.epoch, send),
+                root=RootCalls(send),
+                viewers=Viewers(send),
             )
             async with opening as home:
                 input_endpoint, output_endpoint = home.endpoints
@@ -111,24 +101,17 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
                     output_endpoint=output_endpoint,
                     has_slots=home.application.slots is not None,
                 )
-                await FrontendProcess(init, control, home, opener, forms).run(handshake, where)
+                await FrontendProcess(init, control, home, forms).run(handshake, where)
 
 
 @attrs.define(eq=False)
 class FrontendProcess:
-    """What this process is made of: its own home, and those that it goes on with as a guest's host.
-
-    Connections come to its own one alone; what is in the others is read by way of the root.
-    """
+    """What this process is made of."""
 
     init: FrontendInit
     control: ControlChannel
     home: FrontendHome
-    # None where no home can be left to it.
-    opener: HomeOpener | None = None
     forms: FormClient = attrs.field(factory=FormClient)
-    # {number: home}, without its own.
-    _guests: dict[int, FrontendHome] = attrs.field(factory=dict, init=False)
     _reports: LoadReports = attrs.field(init=False)
     _watched: WatchedProcess = attrs.field(init=False)
     # Connections that were passed to us and whose descriptor was lost on the way.
@@ -141,7 +124,7 @@ class FrontendProcess:
             WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),
             self.control.send,
         )
-        self._watch(self.home)
+        self.home.application.on_load = self.home.frontend.on_load = self._handle_change
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled.
@@ -165,7 +148,7 @@ class FrontendProcess:
             # Now engines link, and the RESYNCs go out: they must not wait for the API's part of it.
             await handshake.ready(msgspec.msgpack.encode(ready))
             if self.init.draining:
-                self._start_drain(nursery, home)
+                self._start_drain(nursery)
             async with (
                 # Before the first report: an engine that came between the two would be missed.
                 open_service(engines_changed, name="engines-changed"),
@@ -180,9 +163,6 @@ class FrontendProcess:
                 settle_heap()
                 home.source.let_in()
                 await trio.sleep_forever()
-
-    def _watch(self, home: FrontendHome) -> None:
-        home.application.on_load = home.frontend.on_load = self._handle_change
 
     def _handle_change(self) -> None:
         self._reports.changed()
@@ -201,15 +181,12 @@ class FrontendProcess:
         passed, hands.passed[:] = hands.passed[:], []
         return FrontendLoad(
             open_connections=counters.connections_active,
-            open_streams=sum(each.frontend.admission.active_requests for each in self._homes()),
+            open_streams=home.frontend.admission.active_requests,
             connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(home.frontend.client.balancer.engines),
             ended=ended,
             passed=passed,
         )
-
-    def _homes(self) -> list[FrontendHome]:
-        return [self.home, *self._guests.values()]
 
     async def _run_control(
         self,
@@ -238,11 +215,8 @@ class FrontendProcess:
                     self.forms.handle_link(socket.socket(fileno=fds[0]))
                 case FormLink():
                     pass  # its descriptor was lost on the way: the other end sees that
-                case HostHome():
-                    start_background_task_soon(nursery, self._host, message, fds, name="guest-home")
                 case EngineMembership():
-                    for home in self._homes():
-                        home.frontend.client.apply_membership(message)
+                    self.home.frontend.client.apply_membership(message)
                     self._handle_change()
                 case FrontendStates(failed=failed):
                     self.home.application.failed_frontends = failed
@@ -252,11 +226,13 @@ class FrontendProcess:
                 case HandOver() if self.home.application.slots is not None:
                     start_background_task_soon(nursery, self._hand_over, name="hand-over")
                 case Drain() | HandOver():
-                    for home in self._homes():
-                        hands_over = isinstance(message, HandOver)
-                        self._start_drain(nursery, home, hands_over=hands_over)
+                    self._start_drain(nursery, hands_over=isinstance(message, HandOver))
                 case ForeignCall():
-                    self._answer(nursery, message)
+                    answer = self.home.application.foreign.answer
+                    carry_out = self.home.carry_out
+                    start_background_task_soon(
+                        nursery, answer, message, carry_out, name="foreign-call"
+                    )
                 case ForeignReply():
                     self.home.application.foreign.handle_reply(message)
                 case RootReply():
@@ -270,52 +246,9 @@ class FrontendProcess:
                 case _:
                     raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    def _answer(self, nursery: trio.Nursery, call: ForeignCall) -> None:
-        asked = [home for home in self._homes() if home.number == call.frontend]
-        answer = self.home.application.foreign.answer
-        for home in asked:  # one, or none that we have (any more)
-            start_background_task_soon(nursery, answer, call, home.carry_out, name="foreign-call")
-
-    async def _host(self, order: HostHome, fds: Sequence[int]) -> None:
-        """Task: go on with a home beside our own, until cancelled.
-
-        Its clients come back by other connections. What fails in it fails this process: the root
-        counts that.
-        """
-        assert self.opener is not None, "the root asks processes that it has started"
-        own = self.home.frontend
-        foreign = ForeignResponses(order.home, own.settings.frontends, order.term)
-        me, named = (
-            Peer("frontend", order.home, order.term),
-            dict(zip(order.descriptors, fds, strict=False)),
-        )
-        engines = own.client.engines.membership
-        try:
-            given = (me, named, engines)
-            opening = self.opener.open(*given, foreign=foreign, root=RootCalls(), viewers=Viewers())
-            async with opening as home, trio.open_nursery() as nursery:
-                self._guests[home.number] = home
-                # Until now no membership went to it: an engine that came meanwhile would be missed.
-                home.frontend.client.apply_membership(own.client.engines.membership)
-                self._watch(home)
-                self.home.application.totals.guests.append(home.application.totals)
-                serve = partial(serve_connections, home.source, home.application)
-                async with open_service(serve, name="guest-connections"):
-                    await home.adopt()
-                    if self.home.application.is_draining:
-                        hands_over = self.home.application.hands_over
-                        self._start_drain(nursery, home, hands_over=hands_over)
-                    await self.control.send(HomeHosted(order.home, order.term, *home.endpoints))
-                    await trio.sleep_forever()
-        finally:
-            self._guests.pop(order.home, None)
-            close_fds(fds)
-
-    def _start_drain(
-        self, nursery: trio.Nursery, home: FrontendHome, *, hands_over: bool = False
-    ) -> None:
-        home.frontend.drain()
-        drain = partial(home.drain, hands_over=hands_over)
+    def _start_drain(self, nursery: trio.Nursery, *, hands_over: bool = False) -> None:
+        self.home.frontend.drain()
+        drain = partial(self.home.drain, hands_over=hands_over)
         start_background_task_soon(nursery, drain, name="drain")
 
     async def _hand_over(self) -> None:
@@ -347,8 +280,6 @@ class FrontendProcess:
 
     def _tree_text(self) -> str:
         facts: dict[str, str | int] = {"epoch": self.init.epoch, **self._facts()}
-        if self._guests:
-            facts["homes of others"] = ", ".join(map(str, sorted(self._guests)))
         tree = ProcessTree(self._name, os.getpid(), facts=facts, tasks=task_tree())
         return msgspec.json.encode(tree).decode()
 
@@ -360,7 +291,7 @@ class FrontendProcess:
         return {
             "engines": len(self.home.frontend.client.balancer.engines),
             "connections": self.home.application.counters.connections_active,
-            "requests": sum(each.frontend.admission.active_requests for each in self._homes()),
+            "requests": self.home.frontend.admission.active_requests,
         }
 
 

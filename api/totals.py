@@ -30,8 +30,6 @@ class Totals:
 
     generator: Generator
     counters: ApiCounters
-    # Of homes that were left to this process, which count in its page.
-    guests: list["Totals"] = attrs.field(factory=list, init=False)
     _page: CounterPage | None = attrs.field(default=None, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -52,16 +50,8 @@ class Totals:
         return counts_of(self._page.total())
 
     def _numbers(self, own: FrontendStatistics | None = None) -> dict[Name, int]:
-        numbers = numbers_of(self._count(own))
-        for guest in self.guests:
-            for name, number in guest._numbers().items():
-                numbers[name] = numbers.get(name, 0) + number
-        return numbers
-
-    def _count(self, own: FrontendStatistics | None = None) -> FrontendCounts:
-        return FrontendCounts(
-            edge=self.counters, runtime=own or self.generator.statistics().frontend
-        )
+        runtime = own or self.generator.statistics().frontend
+        return numbers_of(FrontendCounts(edge=self.counters, runtime=runtime))
 
     @asynccontextmanager
     async def open_page(self, fd: int | None, rank: int) -> AsyncIterator[None]:

@@ -110,14 +110,6 @@ class ChildFailed:
 
 
 @attrs.frozen
-class HomeGiven:
-    """What a frontend that is given up has left goes on at another one, `host`."""
-
-    child: str
-    host: str
-
-
-@attrs.frozen
 class RequestRefused:
     """What `child` died of last is a request's fault: its content is refused for a while."""
 
@@ -158,7 +150,6 @@ RunEvent = (
     | ChildGone
     | ChildStopped
     | ChildFailed
-    | HomeGiven
     | RequestRefused
     | Serving
     | Draining

@@ -166,8 +166,7 @@ class FrontendInit:
     run_id: str
     rank: int
     epoch: int
-    home: int  # of its own, see `processes.homes.home_owners`
-    term: int  # of that, see `engine.core.homes`
+    term: int  # of its home, see `engine.core.homes`
     settings: str
     engines: EngineMembership
     draining: bool = False  # the server is about to end: take nothing new from the start
@@ -175,7 +174,7 @@ class FrontendInit:
     # "journal", "lock" (of the journals' folder), "connections" (`transports.takeover.memory`) and
     # "counters".
     descriptors: list[str] = attrs.field(factory=list)
-    died_ns: int = 0  # when the last process that had the home did, by CLOCK_MONOTONIC; 0: none
+    died_ns: int = 0  # when the last process of the rank did, by CLOCK_MONOTONIC; 0: none
     doubted: Doubted = attrs.field(factory=Doubted)
 
 
@@ -190,28 +189,6 @@ class FrontendReady:
     input_endpoint: str
     output_endpoint: str
     has_slots: bool = False
-
-
-@attrs.frozen
-class HostHome:
-    """The frontend is to go on with the home of one that was given up, under this term.
-
-    The descriptors beside it are named as in `FrontendInit`.
-    """
-
-    home: int
-    term: int
-    descriptors: list[str] = attrs.field(factory=list)
-
-
-@attrs.frozen
-class HomeHosted:
-    """The frontend has adopted what was in the home, and engines reach it there."""
-
-    home: int
-    term: int
-    input_endpoint: str
-    output_endpoint: str
 
 
 @attrs.frozen
@@ -261,7 +238,7 @@ class ForeignVerb(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class ForeignCall:
-    """One frontend asks another for a response; the root passes it on to who has home `frontend`.
+    """One frontend asks another for a response; the root passes it on to that `frontend`.
 
     It may be lost, with its owner, and be asked again: each sending has a `call_id` of the caller's
     own. `caller_epoch` fences the answer.
@@ -337,15 +314,12 @@ class ServerNews:
 class FrontendStates:
     """The frontends of this server; full snapshots, the latest wins. Others are between two lives.
 
-    `ready` has, by home, the epochs of the processes that are up and have it. `failed` says, by
-    rank, why others are given up. Of so many `homes` (0: one for each rank) no frontend will have
-    those that are `lost`. `restarts` has, by rank, how many processes came after the first.
+    By rank: `ready` has the epochs of the processes that are up, `failed` says why others are given
+    up, `restarts` how many processes came after the first.
     """
 
     ready: dict[int, int] = attrs.field(factory=dict)
     failed: dict[int, str] = attrs.field(factory=dict)
-    homes: int = 0
-    lost: list[int] = attrs.field(factory=list)
     restarts: dict[int, int] = attrs.field(factory=dict)
     doubted: Doubted = attrs.field(factory=Doubted)
 
@@ -374,7 +348,6 @@ class HandOver:
 ROOT_TO_FRONTEND = (
     EngineMembership,
     PassConnection,
-    HostHome,
     FormLink,
     Drain,
     HandOver,
@@ -388,7 +361,6 @@ ROOT_TO_FRONTEND = (
 )
 FRONTEND_TO_ROOT = (
     FrontendLoad,
-    HomeHosted,
     TreeReply,
     ForeignCall,
     ForeignReply,

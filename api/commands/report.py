@@ -30,7 +30,6 @@ from ...runtime.events import (
     Draining,
     EngineDiffers,
     FileDownloaded,
-    HomeGiven,
     ModelFetched,
     OnEvent,
     RequestRefused,
@@ -78,8 +77,6 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
             return f"{child}: given up: {cause}"
-        case HomeGiven(child=child, host=host):
-            return f"{child}: what it has left goes on at {host}"
         case RequestRefused(child=child, content=content):
             return f"{child}: died of request content {content}; it is refused from now on"
         case Serving(url=url, boot_s=boot_s):

@@ -68,11 +68,11 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class ForeignResponses:
-    """One per home of a frontend process, whose `epoch` this is; a server begins with a home for
-    each of its `frontends`. `send` goes to the root, None where there is none, or no connection.
+    """One per frontend process, whose `rank` and `epoch` these are, of so many `frontends`. `send`
+    goes to the root, None where there is none.
     """
 
-    home: int = 0
+    rank: int = 0
     frontends: int = 1
     epoch: int = 0
     send: Send | None = None
@@ -90,18 +90,17 @@ class ForeignResponses:
         factory=lambda: trio.CapacityLimiter(CALLS_MAX), init=False
     )
 
-    def is_given_up(self, home: int) -> bool:
-        """Whether no process will have this home any more."""
-        return home in self._states.lost
+    def is_given_up(self, frontend: int) -> bool:
+        """Whether what this frontend had is lost."""
+        return frontend in self._states.failed
 
     def is_foreign(self, response_id: str) -> bool:
         """Whether another frontend of this server drew this id."""
-        return self._owner_of(response_id) != self.home
+        return self._owner_of(response_id) != self.rank
 
     def _owner_of(self, response_id: str) -> int:
-        home = frontend_of(response_id)
-        is_known = home is not None and home < max(self.frontends, self._states.homes)
-        return home if home is not None and is_known else self.home
+        rank = frontend_of(response_id)
+        return rank if rank is not None and rank < self.frontends else self.rank
 
     # ---- calls
 
@@ -120,7 +119,7 @@ class ForeignResponses:
         Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
         call = ForeignCall(
-            caller=self.home,
+            caller=self.rank,
             caller_epoch=self.epoch,
             call_id=0,
             frontend=self._owner_of(response_id) if frontend is None else frontend,
@@ -130,7 +129,7 @@ class ForeignResponses:
             starting_after=starting_after,
             text=text,
         )
-        if call.frontend == self.home:
+        if call.frontend == self.rank:
             assert self.carry_out is not None
             return await self.carry_out(call)
         with trio.move_on_after(ADOPTION_WAIT_S):

@@ -70,7 +70,6 @@ FUZZER = Fuzzer[Event, Bug](
             *("sent again", "preempted", "prefix hit", "stray"),
             *("crash between two stores", "crash within a store"),
             *("came back", "read again finished", "adopter killed", "adopter crashed by a stream"),
-            "home goes on at another",
         }
     ),
 )

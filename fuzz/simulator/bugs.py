@@ -42,7 +42,7 @@ from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
-from .journal_bugs import HOME_ROWS, JOURNAL_ROWS, Broken, nothing
+from .journal_bugs import JOURNAL_ROWS, Broken, nothing
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[No
 @contextmanager
 def _planted(name: str) -> Iterator[None]:
     with ExitStack() as planted:
-        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS, *HOME_ROWS):
+        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS):
             if row == name:
                 planted.enter_context(replaced(owner, method, broken))
         yield
@@ -286,8 +286,8 @@ def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> 
     return original(fleet, rank, rank + 1)
 
 
-def _same_term(original: Broken, directory: FrontendDirectory, rank: int) -> int:
-    original(directory, rank)
+def _same_term(original: Broken, directory: FrontendDirectory, rank: int, epoch: int) -> int:
+    original(directory, rank, epoch)
     return rank + 1
 
 
@@ -359,5 +359,5 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a new form process has no link", FormFleet, "handle_ready", nothing),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS, *HOME_ROWS)
+    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS)
 }

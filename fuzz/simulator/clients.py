@@ -19,7 +19,7 @@ from ...runtime.frontend.generation import GenerationStream
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
 from .plan import Form, Request
-from .processes import FrontendParts, HomeParts
+from .processes import FrontendParts
 from .responses import KEPT_S
 from .scene import REBUILD_DEATHS_MAX, Scene
 from .streams import Piece, StreamHistory, Violation, params_of, want
@@ -127,7 +127,7 @@ class Clients:
         if end:
             history.finish(end)
         if history.end and history.end != "finished":
-            _home(process, history).responses.forget(history.name)
+            _parts(process).responses.forget(history.name)
         over.set()
 
     async def _check(self, process: SimProcess, history: StreamHistory) -> bool:
@@ -155,7 +155,7 @@ class Clients:
         return True
 
     async def _ask(self, process: SimProcess, history: StreamHistory) -> None:
-        request, parts = history.request, _home(process, history)
+        request, parts = history.request, _parts(process)
         if request.form is not None and not await self._check(process, history):
             if process.is_alive:
                 history.finish("refused")
@@ -185,7 +185,7 @@ class Clients:
     async def _resume(self, process: SimProcess, history: StreamHistory) -> None:
         """Read on in a later life of its frontend, where that has it."""
         await trio.lowlevel.checkpoint()
-        responses = _home(process, history).responses
+        responses = _parts(process).responses
         adopted = responses.read(history.name)
         if not process.is_alive:
             return
@@ -214,7 +214,7 @@ class Clients:
             self._grant(process, history, stream)
             async for output in stream:
                 if output.finish_reason is not None and not stream._open:
-                    _home(process, history).responses.end(history.name)
+                    _parts(process).responses.end(history.name)
                 if not process.is_alive:
                     return
                 self._take(history, output)
@@ -284,6 +284,6 @@ def _is_aborted(adopted: AdoptedStream) -> bool:
     return any(end is not None and end.finish_reason is FinishReason.ABORT for end in ends)
 
 
-def _home(process: SimProcess, history: StreamHistory) -> HomeParts:
+def _parts(process: SimProcess) -> FrontendParts:
     assert isinstance(process.parts, FrontendParts)
-    return process.parts.homes[history.request.frontend]
+    return process.parts

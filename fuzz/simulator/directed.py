@@ -2,7 +2,6 @@
 
 import math
 
-from .journal_bugs import HOME_BUGS
 from .plan import Event, Fault, FaultKind, Form, Request, Setup
 
 # Longer than a stream waits for an engine, with a margin.
@@ -13,16 +12,6 @@ def _request(number: int = 0, **fields: object) -> Request:
     plain = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40, **fields}
     return Request(name=f"request-{number}", seed=number, **plain)  # type: ignore[arg-type]
 
-
-# The second crash of a frontend is one too many: what it has goes on at the other, which is killed.
-_GIVEN_UP: list[Event] = [
-    Setup(frontends=2, frontend_restarts_max=1),
-    *[_request(number, frontend=number == 3, pause_s=0.02) for number in range(4)],
-    Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.0, tokens=10),
-    Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.2, tokens=30),
-    Fault(kind=FaultKind.KILL_ENGINE, at_s=0.5, tokens=70),
-    Fault(kind=FaultKind.KILL_FRONTEND, at_s=0.5, tokens=110, frontend=1),
-]
 
 # Eight forms are in check, or wait, when their form process dies; those that linger are there.
 _FORMS_KILLED: list[Event] = [
@@ -146,5 +135,4 @@ DIRECTED: dict[str, list[Event]] = {
     "a new form process has no link": _FORMS_KILLED,
     # It is sent to sixteen copies, and its client asks again and again.
     "a check that crashes is checked again": [Setup(), _request(form=Form.CRASHES)],
-    **dict.fromkeys(HOME_BUGS, _GIVEN_UP),
 }

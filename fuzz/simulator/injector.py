@@ -119,7 +119,7 @@ class Injector:
         if frontend is not None and isinstance(frontend.parts, FrontendParts):
             self.scene.network.slow.add((fault.frontend, engine))
             await trio.sleep(0.05)
-            client = frontend.parts.homes[fault.frontend].client
+            client = frontend.parts.client
             for peer in client.balancer.engines:
                 if peer.rank == engine and frontend.is_alive:
                     client.channel.break_link(peer, "simulated")

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from ...api.frontend_process import FrontendProcess
 from ...engine.core.homes import Homes
 from ...engine.messages import RequestOutput, StepOutputs
 from ...engine.process.main import EngineProcess
+from ...nurseries.tasks.supervision_policy import SupervisionPolicy
 from ...runtime.frontend import adoption
 from ...runtime.frontend.admission import Ticket, ignore_load
 from ...runtime.frontend.core_client import CoreClient
@@ -26,9 +26,6 @@ from ...runtime.journal.stream import JournalChoice, JournalStream
 from ...runtime.journal.writer import JournalWriter
 from ...runtime.processes import frontend_homes
 from ...runtime.processes.frontend_fleet import FrontendFleet
-from ...runtime.processes.frontend_homes import FrontendHomes
-from ...runtime.processes.homes.home_owners import HomeOwners
-from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from .network import CODECS
 
@@ -191,16 +188,20 @@ def _know_for_ever(original: Broken, engine: EngineProcess, membership: Any) -> 
 
 
 def _another_rank(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
-    return [*list(fleet.homes._journals.values())[:1], *original(fleet, rank)[1:]]
+    return {**original(fleet, rank), "journal": next(iter(fleet.homes._journals.values()))}
 
 
 def _new_journal(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
     journals = fleet.homes._journals
     before = journals.pop(rank, None)
-    home = original(fleet, rank)
+    original(fleet, rank)
     if before is not None:
         journals[rank + fleet.count] = before  # closed at the end
-    return home
+
+
+def _give_up(original: Broken, policy: SupervisionPolicy) -> None:
+    policy.gives_up_served = True
+    original(policy)
 
 
 # A name may have several.
@@ -237,52 +238,8 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a term has the attempts of another", Ledger, "__attrs_post_init__", _begin_at_zero),
     ("the dead may speak", Homes, "_owned", _own_any),
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
-    ("a journal is another rank's", FrontendFleet, "_fds_of", _another_rank),
+    ("a journal is another rank's", FrontendFleet, "_descriptors", _another_rank),
     ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
+    ("a frontend that has served is given up", SupervisionPolicy, "__attrs_post_init__", _give_up),
     ("an adopted stream's end is not reported", Ticket, "take_over", _report_nothing),
-)
-
-
-# ---- homes of frontends that are given up
-
-# {name: what it breaks}
-HOME_BUGS: dict[str, str] = {
-    "a given home is not begun": "what a frontend has that is given up goes on nowhere",
-    "a given home has an empty journal": "streams are gone with the frontend that is given up",
-    "a given home is not listed": "engines do not connect to a home at its new frontend",
-    "a given home ends with its host's life": "a home is lost by the next death of its frontend",
-    "homes of others hear no news": "a home at another frontend counts with dead engines",
-}
-
-
-async def _ask_nothing(original: Broken, *asked: Any) -> None:
-    pass
-
-
-def _with_empty_journal(
-    original: Broken, homes: FrontendHomes, child: Any, home: int, *asked: Any
-) -> Any:
-    close_fds([homes._journals[home]])
-    homes._journals[home] = vars(frontend_homes)["create_journal"](home)
-    return original(homes, child, home, *asked)
-
-
-def _forget_guests(
-    original: Broken, owners: HomeOwners, rank: int, *, is_own_fault: bool
-) -> list[int]:
-    for home in owners.guests(rank):
-        del owners._guests[home]
-    return []
-
-
-def _own_alone(original: Broken, process: FrontendProcess) -> Any:
-    return [process.home]
-
-
-HOME_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
-    ("a given home is not begun", FrontendHomes, "ask", _ask_nothing),
-    ("a given home has an empty journal", FrontendHomes, "ask", _with_empty_journal),
-    ("a given home is not listed", FrontendHomes, "handle_hosted", nothing),
-    ("a given home ends with its host's life", HomeOwners, "handle_gone", _forget_guests),
-    ("homes of others hear no news", FrontendProcess, "_homes", _own_alone),
 )

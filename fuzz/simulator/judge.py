@@ -42,12 +42,11 @@ class Judge:
         reached["frames"] = self.scene.network.frames
         for process in kernel.processes:
             match process.parts:
-                case FrontendParts(homes=homes):
-                    for home in homes.values():
-                        reached["sent again"] += home.client.ledger.sent_again
-                        for counted in (home.client.ledger.refused, home.client.channel.mishaps):
-                            reached.update({str(what): count for what, count in counted.items()})
-                        self._check_counters(home.client)
+                case FrontendParts(client=client):
+                    reached["sent again"] += client.ledger.sent_again
+                    for counted in (client.ledger.refused, client.channel.mishaps):
+                        reached.update({str(what): count for what, count in counted.items()})
+                    self._check_counters(client)
                 case EngineParts(core=EngineCore() as core):
                     counts = core.statistics()
                     reached["preempted"] += counts.preemptions
@@ -94,8 +93,7 @@ class Judge:
             if process is None or not process.is_alive:
                 return f"frontend {rank} is not there"
             assert isinstance(process.parts, FrontendParts)
-            home = process.parts.homes[rank]
-            client, admission = home.client, home.frontend.admission
+            client, admission = process.parts.client, process.parts.frontend.admission
             client.ledger.check_invariants()
             admission.check_invariants()
             if len(client.ledger) or admission.active_requests:

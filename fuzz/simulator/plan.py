@@ -11,7 +11,7 @@ from random import Random
 import attrs
 
 ENGINES_MAX = 3
-# Of one place: more than there are faults.
+# Of one engine: more than there are faults.
 RESTARTS_MAX = 1000
 FRONTENDS_MAX = 2
 # All requests and faults begin within so many seconds of virtual time from when requests are taken.
@@ -35,8 +35,6 @@ class Setup:
     frontends: int = 1
     spare_engines: int = 0
     spare_frontends: int = 0
-    # A frontend that dies more often is given up: its home goes on at another.
-    frontend_restarts_max: int = RESTARTS_MAX
     kv_blocks: int = 32
     max_num_seqs: int = 8
     window_tokens: int = 256
@@ -113,7 +111,7 @@ class FaultKind(enum.StrEnum):
     CRASH_ENGINE = "crash engine"
     CRASH_AT_STORE = "crash at store"
     KILL_FRONTEND = "kill frontend"
-    CRASH_FRONTEND = "crash frontend"  # by a fault of its own: it is given up after some
+    CRASH_FRONTEND = "crash frontend"  # by a fault of its own
     KILL_FRONTEND_AT_STORE = "kill frontend at store"
     KILL_ADOPTER = "kill adopter"  # a frontend, and then its successor at one of its first stores
     KILL_BOTH = "kill both"  # a frontend and an engine
@@ -238,8 +236,6 @@ def draw(chance: Random, count: int) -> list[Event]:
     if not forms.randrange(FORMS_OF):
         requests = [attrs.evolve(each, form=_draw_form(forms)) for each in requests]
         faults += [_draw_fault_of_forms(forms, setup, tokens, kind) for kind in OF_FORMS]
-    if setup.frontends > 1 and chance.random() < 0.3:
-        return _with_one_given_up(chance, setup, requests, faults)
     return [setup, *requests, *faults]
 
 
@@ -256,30 +252,6 @@ def _draw_fault_of_forms(chance: Random, setup: Setup, tokens: int, kind: FaultK
         frontend=chance.randrange(setup.frontends),
         for_s=chance.choice((0.02, 0.3, 1.0, 4.0)),
     )
-
-
-def _with_one_given_up(
-    chance: Random, setup: Setup, requests: list[Request], faults: list[Fault]
-) -> list[Event]:
-    """The first frontend crashes too often. The other one is killed once at most, which counts
-    toward nothing: were it given up as well, there would be none.
-    """
-    tokens = sum(request.n * request.max_tokens for request in requests)
-    killed = next((each for each in faults if each.kind is FaultKind.KILL_FRONTEND), None)
-    crashes = [
-        Fault(kind=FaultKind.CRASH_FRONTEND, at_s=0.0, tokens=chance.randrange(tokens))
-        for _ in range(2)
-    ]
-    return [
-        attrs.evolve(setup, frontend_restarts_max=1),
-        *(attrs.evolve(each, ends_adopters=False) for each in requests),
-        *(
-            attrs.evolve(each, frontend=int(each is killed))
-            for each in faults
-            if each.kind is not FaultKind.NO_SPAWN
-        ),
-        *crashes,
-    ]
 
 
 def _draw_request(chance: Random, setup: Setup, number: int) -> Request:

@@ -7,7 +7,7 @@ is `FrontendProcess`, whose requests come from simulated clients in place of con
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from random import Random
@@ -50,7 +50,6 @@ from ...runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FORMS,
     ROOT_TO_FRONTEND,
-    EngineMembership,
     FormsInit,
     FrontendInit,
     FrontendReady,
@@ -113,11 +112,13 @@ class EngineParts:
 
 
 @attrs.define(eq=False)
-class HomeParts:
-    """Of one home in a frontend process."""
+class FrontendParts:
+    """Of one frontend process."""
 
     frontend: Frontend
     responses: SimResponses
+    # Set when it serves.
+    forms: FormClient | None = None
 
     @property
     def client(self) -> CoreClient:
@@ -126,14 +127,6 @@ class HomeParts:
 
 
 @attrs.define(eq=False)
-class FrontendParts:
-    """Of one frontend process: its homes by number, its own one and those that were left to it."""
-
-    homes: dict[int, HomeParts] = attrs.field(factory=dict)
-    # Set when it serves.
-    forms: FormClient | None = None
-
-
 @attrs.define(eq=False)
 class SimCalls:
     """In the place of `ForkedCalls`: checks of forms that say how they end (`plan.Form`)."""
@@ -212,10 +205,10 @@ class Programs:
     on_fatal: Callable[[SimExecutor, int], None]
     prepare: Callable[[Frontend], None]
     limits: JournalLimits
-    # A frontend begins to boot; it has adopted these in a home; it takes clients of that.
+    # A frontend begins to boot; it has adopted these; it takes clients.
     on_boot: Callable[[SimProcess], None]
-    on_adopted: Callable[[SimProcess, int, list[AdoptedStream]], None]
-    on_up: Callable[[SimProcess, int], None]
+    on_adopted: Callable[[SimProcess, list[AdoptedStream]], None]
+    on_up: Callable[[SimProcess], None]
     forgotten: Forgotten
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
@@ -270,20 +263,12 @@ class Programs:
         control = ControlChannel(process.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
         handshake = await self._handshake(process, control, "frontend")
         init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
-        me = _become(process, "frontend", init.rank, init.epoch)
+        _become(process, "frontend", init.rank, init.epoch)
         self.on_boot(process)
-        process.parts = FrontendParts()
-        opener: Any = SimOpener(self, process)
-        opening = opener.open(
-            Peer(me.role, init.home, init.term),
-            {"journal": handshake.fds[1]},
-            init.engines,
-            foreign=ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send),
-            root=RootCalls(control.send),
-        )
-        async with opening as home:
+        async with self._open_home(process, init, handshake.fds[1], control) as home:
             inputs, outputs = home.endpoints
-            running = frontend_process.FrontendProcess(init, control, home, opener)
+            running = frontend_process.FrontendProcess(init, control, home)
+            assert isinstance(process.parts, FrontendParts)
             process.parts.forms = running.forms
             where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
             await running.run(handshake, where)
@@ -300,6 +285,37 @@ class Programs:
         linked: Any = _FormControl(control, parts)
         await form_process.FormProcess(init, linked, parts.calls).run()
 
+    @asynccontextmanager
+    async def _open_home(
+        self, process: SimProcess, init: FrontendInit, journal_fd: int, control: ControlChannel
+    ) -> AsyncIterator[FrontendHome]:
+        """As `open_frontend_home`; streams are adopted by `SimResponses`."""
+        settings, me = self.settings, Peer("frontend", init.rank, init.term)
+        hub = self.network.open_hub(me)
+        process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
+        frontend = make_frontend(
+            Frontend, settings, hub, self.inputs, term=me.epoch, rank=me.rank, chance=self.chance
+        )
+        self.prepare(frontend)
+        with open_journal(journal_fd, me.epoch, self.limits) as journal:
+            frontend.client.journal, frontend.client.is_rebuilding = journal, True
+            responses = SimResponses(process, me.rank, journal, self.forgotten)
+            process.parts = FrontendParts(frontend, responses)
+            frontend.client.apply_membership(init.engines)
+            adopted = adopt_streams(frontend, journal)
+            frontend.client.handle_rebuilt()
+            responses.adopt(adopted)
+            if process.is_alive:
+                self.on_adopted(process, adopted)
+            foreign = ForeignResponses(me.rank, settings.frontends, init.epoch, control.send)
+            application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
+            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
+                responses.start()
+                self.on_up(process)
+                yield FrontendHome(
+                    frontend, application, source, adopted=[], ended=[], endpoints=hub.endpoints
+                )
+
     async def _handshake(
         self, process: SimProcess, control: ControlChannel, role: str
     ) -> ChildHandshake:
@@ -309,57 +325,6 @@ class Programs:
         slot = (process.pid, 0, 0, 0, 0, 0, 1, 0)
         os.pwrite(handshake.fds[0], struct.pack("=8Q", *slot), 0)
         return handshake
-
-
-@attrs.frozen
-class SimOpener:
-    """In the place of `HomeOpener`."""
-
-    programs: Programs
-    process: SimProcess
-
-    @asynccontextmanager
-    async def open(
-        self,
-        me: Peer,
-        fds: Mapping[str, int],
-        engines: EngineMembership,
-        *,
-        foreign: ForeignResponses,
-        root: RootCalls,
-        **_: object,
-    ) -> AsyncIterator[FrontendHome]:
-        """See `HomeOpener.open`; streams are adopted by `SimResponses`."""
-        programs, process = self.programs, self.process
-        settings, hub = programs.settings, programs.network.open_hub(me)
-        process.on_cut.append(partial(programs.network.remove, me, hub.endpoints[0]))
-        frontend = make_frontend(
-            Frontend,
-            settings,
-            hub,
-            programs.inputs,
-            term=me.epoch,
-            rank=me.rank % settings.frontends,
-            chance=programs.chance,
-        )
-        programs.prepare(frontend)
-        with open_journal(fds["journal"], me.epoch, programs.limits) as journal:
-            frontend.client.journal, frontend.client.is_rebuilding = journal, True
-            responses = SimResponses(process, me.rank, journal, programs.forgotten)
-            assert isinstance(process.parts, FrontendParts)
-            process.parts.homes[me.rank] = HomeParts(frontend, responses)
-            frontend.client.apply_membership(engines)
-            adopted = adopt_streams(frontend, journal)
-            frontend.client.handle_rebuilt()
-            responses.adopt(adopted)
-            if process.is_alive:
-                programs.on_adopted(process, me.rank, adopted)
-            application = Application(frontend, ServeSettings(), foreign, root)
-            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
-                responses.start()
-                programs.on_up(process, me.rank)
-                parts = (me.rank, frontend, application, source)
-                yield FrontendHome(*parts, adopted=[], ended=[], endpoints=hub.endpoints)
 
 
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:

@@ -149,9 +149,8 @@ class Scene:
             kernel=self.kernel,
             chance=Random(f"root {setup.seed}"),
         )
-        supervision = attrs.evolve(
-            self.settings.supervision, restart_limit=setup.frontend_restarts_max
-        )
+        # A frontend comes back, however often it dies.
+        supervision = attrs.evolve(self.settings.supervision, restart_limit=0)
         self.root.frontends.processes.settings = attrs.evolve(
             self.settings, supervision=supervision
         )
@@ -192,7 +191,7 @@ class Scene:
         if process is None:
             return False
         assert isinstance(process.parts, FrontendParts)
-        client = process.parts.homes[hub.rank].client
+        client = process.parts.client
         if hub != Peer("frontend", hub.rank, client.ledger.term):
             return False
         return any(
@@ -262,19 +261,19 @@ class Scene:
                 self.fail(f"{name} has ended {self.killed_by[name]} frontends that adopted it")
             self.kernel.kill(process, signal.SIGSEGV)
 
-    def _judge_adopted(self, process: SimProcess, home: int, adopted: list[AdoptedStream]) -> None:
+    def _judge_adopted(self, process: SimProcess, adopted: list[AdoptedStream]) -> None:
         """All that clients have seen of what they may come back to must be there again."""
         streams = {stream.name: stream for stream in adopted}
         self.trace.note(f"{process} adopts {', '.join(streams)}")
         self.reached["adopted"] += len(streams)
         assert isinstance(process.parts, FrontendParts)
-        process.parts.homes[home].client.ledger.check_invariants()
-        self.forgotten.handle_adopted(home, streams)
+        process.parts.client.ledger.check_invariants()
+        self.forgotten.handle_adopted(process.rank, streams)
         if again := sorted(self.forgotten.names & streams.keys()):
             self.fail(f"{', '.join(again)} was forgotten, and comes again")
         for history in self.histories:
             stream = streams.get(history.name)
-            if history.request.frontend != home or history.name in self.forgotten.names:
+            if history.request.frontend != process.rank or history.name in self.forgotten.names:
                 continue
             if not history.request.is_resumable and history.end != "finished":
                 generation = None if stream is None else stream.generation
@@ -295,9 +294,8 @@ class Scene:
                     what = f"{taken} of choice {index}, and its journal has {kept}"
                     self.fail(f"{history.name} was offered {what}")
 
-    def _note_frontend(self, process: SimProcess, home: int) -> None:
-        self.reached["home goes on at another"] += home != process.rank
-        self.frontends[home] = process
+    def _note_frontend(self, process: SimProcess) -> None:
+        self.frontends[process.rank] = process
         self.frontend_up.set()
         self.frontend_up = trio.Event()
 

@@ -4,7 +4,8 @@ Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is d
 
 The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a restart. More than
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
-not help, so the policy escalates; unless `gives_up_served` says no, for a child that has served. A
+not help, so the policy escalates; a child that has served backs off instead, without
+`gives_up_served`. A
 *hopeless* exit escalates at once, and a *refused* start of a child that has never served: of one
 that has, what it refuses for (a folder that is away) is a shortage. One that was *killed* from
 outside after it had become ready, or died of a *request*, which is refused if it does so again,
@@ -19,7 +20,6 @@ smallest one; a run in between repeats the last.
 
 import enum
 from collections import deque
-from collections.abc import Callable
 from random import Random
 
 import attrs
@@ -92,7 +92,7 @@ class SupervisionPolicy:
     # As long as the period: by then it has no restart on its account any more.
     quiet_s: float = attrs.field(default=60.0, validator=attrs.validators.ge(0))
     # Whether too many faults end a child that was ready once; else it backs off, for ever.
-    gives_up_served: Callable[[], bool] = lambda: True
+    gives_up_served: bool = True
     # Whether the children were ready under a policy before this one.
     have_served: bool = False
 
@@ -120,7 +120,7 @@ class SupervisionPolicy:
             return Restart(child, at=now)
         counts = death is Death.FAULT or not record.has_been_ready
         is_over_limit = counts and len(record.restarts) == self.restart_limit
-        is_lasting = record.has_been_ready and not self.gives_up_served()
+        is_lasting = record.has_been_ready and not self.gives_up_served
         is_refused = death is Death.REFUSED and not record.has_been_ready
         if death is Death.HOPELESS or is_refused or (is_over_limit and not is_lasting):
             del self._children[child]

@@ -65,7 +65,7 @@ class FormFleet(WorkerlessOwner):
             epochs=self.epochs,
             on_event=self.on_event,
             blocked_s=BLOCKED_S,
-            gives_up_served=lambda: False,
+            gives_up_served=False,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,

@@ -1,6 +1,7 @@
 """All frontend processes of one server: supervised, fed with connections and memberships.
 
-The home of one that is given up goes on at another, but for its connections, which end.
+A frontend that has served is never given up: its streams and connections wait for its next life.
+Their module is given by name, since this floor imports nothing of HTTP.
 """
 
 import math
@@ -26,7 +27,7 @@ from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
-from ..events import ChildFailed, HomeGiven, OnEvent
+from ..events import ChildFailed, OnEvent
 from ..hands import TABLE_BYTES
 from ..messages import (
     FRONTEND_TO_ROOT,
@@ -38,7 +39,6 @@ from ..messages import (
     FrontendLoad,
     FrontendReady,
     HandOver,
-    HomeHosted,
     RootCall,
     RootReply,
     WatchServer,
@@ -49,8 +49,7 @@ from .control_server import Answer
 from .doubted_contents import DoubtedContents
 from .frontend_homes import FrontendHomes
 from .held_connections import HeldConnections
-from .homes.home_owners import HomeOwners
-from .membership import FrontendDirectory
+from .membership import FrontendDirectory, deliver
 from .process_supervisor import ProcessSupervisor, RunChild, WorkerlessOwner
 from .unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
 
@@ -101,7 +100,7 @@ class FrontendFleet(WorkerlessOwner):
 
     def __attrs_post_init__(self) -> None:
         self.doubted = DoubtedContents(self.on_event)
-        self.homes = FrontendHomes(HomeOwners(self.count), self.directory, self.on_membership)
+        self.homes = FrontendHomes(self.directory, self.on_membership)
         self.processes = ProcessSupervisor(
             owner=self,
             role="frontend",
@@ -117,7 +116,7 @@ class FrontendFleet(WorkerlessOwner):
             fds_of=lambda rank: list(self._descriptors(rank).values()),
             blocked_s=BLOCKED_S,
             table_bytes=TABLE_BYTES,
-            gives_up_served=lambda: len(self.processes.failed) + 1 < self.count,
+            gives_up_served=False,  # a client may make it die
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
@@ -130,7 +129,6 @@ class FrontendFleet(WorkerlessOwner):
         Raises also `OSError` where there are no descriptors. Journals and counters end with it.
         """
         try:
-            self.homes.hold_left()
             with open_counter_memory(self.count) as self._counters:
                 await self.processes.run(task_status=task_status)
         finally:
@@ -148,21 +146,17 @@ class FrontendFleet(WorkerlessOwner):
         }
         return {name: fd for name, fd in fds.items() if fd is not None}
 
-    def _hold_journal(self, rank: int) -> int:
-        """Slots and a home with a journal, which is returned, for a rank. Raises `BootRefused`."""
+    def _hold_journal(self, rank: int) -> None:
+        """Make slots and a journal for a rank, where there are none. Raises `BootRefused`."""
         who = f"frontend {rank}"
-        home = self.homes.owners.handle_starting(rank)
-        if home is None:
-            raise BootRefused(who, f"no number is left for a home of {who}: restart the server")
         try:
             if not self.settings.journal.disabled:
-                self.homes.hold(home)
+                self.homes.hold(rank)
             if self.settings.takes_over:
                 self.held.open_rank(rank)
         except OSError as error:
             reason = f"the journal of {who} cannot be made: {error.strerror or error}"
             raise BootRefused(who, reason) from error
-        return home
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
@@ -230,26 +224,11 @@ class FrontendFleet(WorkerlessOwner):
         if isinstance(last, BootRefused) and not (any_left or self.processes.served):
             raise last
         self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
-        self._give_home(rank, last)
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
+        if isinstance(last, ProcessStuck):  # it may still write to it
+            self.homes.lose(rank)
         self._publish_states()
-
-    def _give_home(self, rank: int, last: BaseException) -> None:
-        """What this rank has left goes on at another, unless it hangs and may still write to it."""
-        ready, is_stuck = self.processes.ready, isinstance(last, ProcessStuck)
-        excluded = range(self.count) if is_stuck else self.processes.failed
-        if (given := self.homes.handle_given_up(rank, ready, excluded)) is not None:
-            home, host = given
-            self.on_event(HomeGiven(f"frontend {rank}", f"frontend {host}"))
-            if host in ready:
-                self._begin_guest(ready[host], home)
-
-    def _begin_guest(self, child: ChildProcess, home: int) -> None:
-        """Have this process, which is READY, go on with a home that was given to its rank."""
-        term = self.homes.begin(home, next(self.processes.epochs))
-        ask = partial(self.homes.ask, child, home, term, self.pass_timeout_s)
-        self.processes.start_task(ask, name=f"guest-home-{home}")
 
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
@@ -281,15 +260,14 @@ class FrontendFleet(WorkerlessOwner):
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         """A new epoch and term of a frontend, listed when it is READY. Raises `BootRefused`."""
-        home = self._hold_journal(rank)
-        term, died_ns = self.homes.begin_own(rank, home, epoch)
+        self._hold_journal(rank)
+        term, died_ns = self.homes.handle_starting(rank, epoch)
         self._publish_states()
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
                 rank=rank,
                 epoch=epoch,
-                home=home,
                 term=term,
                 settings=self.settings_text,
                 engines=self.engines(),
@@ -319,8 +297,6 @@ class FrontendFleet(WorkerlessOwner):
             self.processes.start_task(order, name="drain")
         self.homes.handle_ready(rank, where)
         self.on_ready(rank)
-        for home in self.homes.owners.guests(rank):
-            self._begin_guest(child, home)
         self.notify()
 
     def handle_failing(self, rank: int, cause: str) -> None:
@@ -345,7 +321,7 @@ class FrontendFleet(WorkerlessOwner):
         self.notify()
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """A report of load, a home that it has adopted, or a call to another frontend."""
+        """A report of load, or a call to another frontend."""
         close_fds(fds)
         match message:
             case FrontendLoad():
@@ -354,13 +330,10 @@ class FrontendFleet(WorkerlessOwner):
                 if self.doubted.handle_passed(message.passed):
                     self._publish_states()
                 self.notify()
-            case HomeHosted():
-                self.homes.handle_hosted(rank, message)
-                self._publish_states()
             case ForeignCall() | ForeignReply():
-                host = self.homes.host_for(message, self.processes.ready)
-                if host is not None:
-                    self._send_soon(host, message, name="foreign-call")
+                epochs = {rank: child.epoch for rank, child in self.processes.ready.items()}
+                if (receiver := deliver(message, epochs)) is not None:
+                    self._send_soon(receiver, message, name="foreign-call")
             case Watched() | WatchServer():
                 self.on_watch(rank, message)
             case RootCall():

@@ -104,26 +104,22 @@ class FrontendDirectory:
 
     _frontends: dict[int, FrontendAddress] = attrs.field(factory=dict, init=False)
     _number: int = attrs.field(default=0, init=False)
-    # {home: its latest term}, and the last that was given.
-    _terms: dict[int, int] = attrs.field(factory=dict, init=False)
     _last_term: int = attrs.field(default=0, init=False)
     # Homes whose frontend is gone and has a successor to come.
     _awaited: set[int] = attrs.field(factory=set, init=False)
 
     def handle_starting(self, home: int, at_least: int = 0) -> int:
-        """Another life is to own this home, and no other any more. Returns its term.
+        """Another life is to own this home, and none before it any more. Returns its term.
 
         That of a process is `at_least` its epoch, as epochs grow through all runs of a journal.
         """
         self._last_term = max(self._last_term + 1, at_least)
-        self._terms[home] = self._last_term
         return self._last_term
 
     def handle_ready(self, address: FrontendAddress) -> FrontendMembership:
-        """A frontend has bound its sockets. It is not listed if its home was given to another."""
-        if address.term >= self._terms.get(address.rank, 0):
-            self._frontends[address.rank] = address
-            self._awaited.discard(address.rank)
+        """A frontend has bound its sockets."""
+        self._frontends[address.rank] = address
+        self._awaited.discard(address.rank)
         self._number += 1
         return self.snapshot()
 
@@ -148,9 +144,9 @@ class FrontendDirectory:
 
 
 def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> int | None:
-    """The home that the message is for; `epochs` are those of all frontends that are up, by home.
+    """The rank that the message is for; `epochs` are those of all frontends that are up, by rank.
 
-    A call goes to the frontend that has the home now, a successor too; None if there is none, which
+    A call goes to the frontend that has the rank now, a successor too; None if there is none, which
     the caller hears of by `FrontendStates`. An answer goes to the very epoch that asked, whose call
     ids alone mean what it says; None if that is gone.
     """

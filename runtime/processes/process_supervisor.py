@@ -145,7 +145,7 @@ class ProcessSupervisor:
     table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
     blocked_s: float | None = None  # see `ChildPlan`
-    gives_up_served: Callable[[], bool] = lambda: True  # see `SupervisionPolicy`
+    gives_up_served: bool = True  # see `SupervisionPolicy`
     # Of a rank: what is sent beside its INIT, and stays the owner's.
     fds_of: Callable[[int], Sequence[int]] = lambda rank: ()
     readiness: Readiness = attrs.field(factory=Readiness)

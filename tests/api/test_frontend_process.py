@@ -17,7 +17,7 @@ import trio.testing
 from triolet.api import frontend_process
 from triolet.api.application import Application
 from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
-from triolet.api.frontend_home import FrontendHome, HomeOpener
+from triolet.api.frontend_home import FrontendHome
 from triolet.api.frontend_process import FrontendProcess
 from triolet.api.load_reports import LOAD_PERIOD_S, LoadReports
 from triolet.api.responses.foreign import ForeignResponses, RootCalls
@@ -36,7 +36,6 @@ from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import JournalSettings, RuntimeSettings
 from triolet.runtime.frontend.adoption import AdoptedStream
 from triolet.runtime.frontend.health import FrontendStatistics
-from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -48,8 +47,6 @@ from triolet.runtime.messages import (
     FrontendInit,
     FrontendLoad,
     FrontendReady,
-    HomeHosted,
-    HostHome,
     PassConnection,
 )
 from triolet.runtime.processes.membership import EngineDirectory
@@ -92,7 +89,6 @@ class FakeRoot:
     raw: socket.socket
     loads: list[FrontendLoad] = attrs.field(factory=list)
     trees: list[ProcessTree] = attrs.field(factory=list)
-    hosted: list[HomeHosted] = attrs.field(factory=list)
     replies: list[ForeignReply] = attrs.field(factory=list)
     _more: trio.Event = attrs.field(factory=trio.Event)
     _passed: int = 0
@@ -105,7 +101,6 @@ class FakeRoot:
             run_id=f"test-{os.urandom(4).hex()}",
             rank=0,
             epoch=1,
-            home=0,
             term=1,
             settings=settings,
             engines=engines,
@@ -127,8 +122,6 @@ class FakeRoot:
             message, _ = await self.control.receive()
             if isinstance(message, FrontendLoad):
                 self.loads.append(message)
-            elif isinstance(message, HomeHosted):
-                self.hosted.append(message)
             elif isinstance(message, ForeignReply):
                 self.replies.append(message)
             else:
@@ -156,14 +149,6 @@ class FakeRoot:
         with server:
             await self.control.send(PassConnection(self._passed), [server.fileno()])
         return trio.SocketStream(trio.socket.from_stdlib_socket(client))
-
-    async def host_home(self, home: int, term: int) -> None:
-        """Have it go on with a home of another, whose journal is empty."""
-        journal = create_journal(home)
-        try:
-            await self.control.send(HostHome(home, term, ["journal"]), [journal])
-        finally:
-            os.close(journal)
 
     async def get(self, path: str) -> tuple[int, Any]:
         """Status and body of one request on a connection of its own."""
@@ -265,29 +250,20 @@ async def test_membership_reaches_health_and_the_latest_wins(folder: pathlib.Pat
         assert "SIGKILL" in json.dumps((await root.get("/health"))[1])
 
 
-async def test_a_home_of_another_is_one_more_beside_its_own(folder: pathlib.Path) -> None:
+async def test_a_call_of_another_frontend_is_answered(folder: pathlib.Path) -> None:
     call = ForeignCall(
         caller=1,
         caller_epoch=2,
         call_id=5,
-        frontend=4,
+        frontend=0,
         verb=ForeignVerb.GET,
-        response_id="resp_04" + "0" * 32,
+        response_id="resp_00" + "0" * 32,
         principal="",
     )
     async with open_frontend(folder) as root:
-        await root.control.send(call)  # not yet there: who asks hears nothing
-        await root.host_home(4, 9)
-        await root.wait_one(root.hosted)
-        (hosted,) = root.hosted
-        assert (hosted.home, hosted.term) == (4, 9)
-        assert "frontend-4-9" in hosted.input_endpoint
-        assert root.replies == []
         await root.control.send(call)
         await root.wait_one(root.replies)
         assert root.replies[0].outcome is ForeignOutcome.NOT_FOUND
-        assert (await root.tree()).facts["homes of others"] == "4"
-        assert (await root.get("/live"))[0] == 200
 
 
 async def test_a_drain_is_ready_no_more_and_closes_idle_connections(folder: pathlib.Path) -> None:
@@ -352,13 +328,11 @@ async def test_orders_are_heard_while_no_connection_is_taken(folder: pathlib.Pat
         await root.wait_load(open_connections=0)
 
 
-async def run_process(
-    control: ControlChannel, home: FrontendHome, opener: HomeOpener | None = None
-) -> None:
+async def run_process(control: ControlChannel, home: FrontendHome) -> None:
     """As `main`, but with a home that the test has made."""
     handshake = await perform_child_handshake(control, "frontend")
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
-    process = FrontendProcess(init, control, home, opener)
+    process = FrontendProcess(init, control, home)
     await process.run(handshake, FrontendReady(input_endpoint="", output_endpoint=""))
 
 
@@ -377,10 +351,10 @@ async def open_made(
         foreign = ForeignResponses(0, 1, 1, control.send)
         calls = RootCalls(control.send)
         application = application_of(bed.frontend, ServeSettings(), foreign, calls)
-        home = FrontendHome(0, bed.frontend, application, source, [], [], ("", ""))
+        home = FrontendHome(bed.frontend, application, source, [], [], ("", ""))
 
-        async def bring_up(opener: HomeOpener | None = None) -> None:
-            nursery.start_soon(run_process, control, home, opener)
+        async def bring_up() -> None:
+            nursery.start_soon(run_process, control, home)
             await root.bring_up("", pid=os.getpid())
             nursery.start_soon(root.run)
 
@@ -428,42 +402,6 @@ async def test_it_is_ready_before_its_responses_are_rebuilt_and_clients_wait(
         application.go_on.set()
         await answered.wait()
         assert answers == [200]
-
-
-@attrs.frozen(kw_only=True)
-class SlowOpener(HomeOpener):
-    """Opening a home takes as long as the test wants, as if its journal were long."""
-
-    opened: list[FrontendHome] = attrs.field(factory=list)
-    begun: trio.Event = attrs.field(factory=trio.Event)
-    go_on: trio.Event = attrs.field(factory=trio.Event)
-
-    @asynccontextmanager
-    async def open(self, *args: Any, **kwargs: Any) -> AsyncIterator[FrontendHome]:
-        async with HomeOpener.open(self, *args, **kwargs) as home:
-            self.opened.append(home)
-            self.begun.set()
-            await self.go_on.wait()
-            yield home
-
-
-async def test_a_home_of_another_knows_of_engines_that_came_while_it_was_opened(
-    folder: pathlib.Path,
-) -> None:
-    """Else it asks nothing of them until another one comes or goes, which may be never."""
-    async with open_made(folder) as (bed, root, home, bring_up):
-        run_id, inputs = f"test-{os.urandom(4).hex()}", bed.frontend.inputs
-        opener = SlowOpener(run_id=run_id, rank=0, settings=settings_for(folder), inputs=inputs)
-        await bring_up(opener)
-        await root.host_home(4, 9)
-        await opener.begun.wait()
-        await root.control.send(came := bed.directory.handle_starting(1, 9))
-        await root.tree()  # orders are heard one after the other
-        opener.go_on.set()
-        await root.wait_one(root.hosted)
-        (guest,) = opener.opened
-        for each in (home, guest):
-            assert each.frontend.client.engines.membership == came
 
 
 @pytest.mark.parametrize("name", ["control", "load-reports", "engines-changed"])

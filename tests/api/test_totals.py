@@ -78,17 +78,6 @@ async def test_one_of_all_is_the_first(memory: CounterMemory) -> None:
         assert second.is_first()
 
 
-async def test_what_a_home_of_another_counts_is_in_the_sum(memory: CounterMemory) -> None:
-    (host, own, _), (guest, left, _), (other, _, _) = (make_totals() for _ in range(3))
-    async with host.open_page(memory.fd, 0), other.open_page(memory.fd, 1):
-        own.finished = 3
-        host.guests.append(guest)
-        left.finished, left.requests_active = 4, 1
-        for one in (host, other):
-            shown = one.look().runtime
-            assert (shown.requests_finished_total, shown.requests_active) == (7, 1)
-
-
 async def test_what_is_counted_last_is_in_the_successors_sum(memory: CounterMemory) -> None:
     totals, generator, counters = make_totals()
     async with totals.open_page(memory.fd, 0):

@@ -37,8 +37,7 @@ def test_both_families_cross_whole() -> None:
         FOREIGN_CALL,
         FOREIGN_REPLY,
         messages.RootReply(4, "{}"),
-        messages.FrontendStates({0: 3}, {1: "it died too often"}, 3, [1]),
-        messages.HostHome(1, 9, ["journal"]),
+        messages.FrontendStates({0: 3}, {1: "it died too often"}, {0: 2}),
         messages.RootReply(5, "", "no such place", "place_not_found"),
         messages.ServerNews(["{}"], is_whole=True),
         Watch(3),
@@ -46,7 +45,6 @@ def test_both_families_cross_whole() -> None:
     to_root: list[object] = [
         messages.FrontendLoad(3, 2, 9),
         messages.FrontendLoad(3, 2, 9, ended=[0, 2047]),
-        messages.HomeHosted(1, 9, "in", "out"),
         TreeReply(1, "{}"),
         FOREIGN_CALL,
         FOREIGN_REPLY,

@@ -4,8 +4,7 @@
                       what may still write keeps the next server out
     server.json       of which model and how many frontends the journals are, and which numbers may
                       have been given to processes
-    frontend-N        the journal of home N, first of rank N; `frontend-N.unreadable` if it could
-                      not be read
+    frontend-N        the journal of rank N; `frontend-N.unreadable` if it could not be read
 
 Numbers of processes (epochs, and terms with them) grow through all runs. So that a run need not
 write down each, it notes ahead that it may give some.
@@ -28,7 +27,6 @@ from ....engine.errors import BootRefused
 from ....nurseries.tasks.background import waiting_for
 from ...journal.disk_file import prepare_disk_journal
 from ...journal.records import JournalUnreadable
-from .home_owners import HOMES_MAX
 
 logger = logging.getLogger(__name__)
 LOCK_FILE, FACTS_FILE = "lock", "server.json"
@@ -78,19 +76,13 @@ class JournalFolder:
                     logger.error("%s cannot be written: %s", self.path / FACTS_FILE, error)
             yield number
 
-    def left_homes(self) -> list[int]:
-        """Homes with a journal here that are no rank's first one. Raises `OSError`."""
-        found = filter(None, map(_JOURNAL_FILE.fullmatch, os.listdir(self.path)))
-        homes = [int(match[1]) for match in found]
-        return sorted(home for home in homes if self.facts.frontends <= home < HOMES_MAX)
-
-    def open_journal(self, home: int) -> int:
-        """The descriptor of a home's journal, the caller's to close. Raises `OSError`."""
-        path = self._path(home)
+    def open_journal(self, rank: int) -> int:
+        """The descriptor of a rank's journal, the caller's to close. Raises `OSError`."""
+        path = self._path(rank)
         while True:
             fd = os.open(path, _FILE_FLAGS, 0o600)
             try:
-                prepare_disk_journal(fd, home)
+                prepare_disk_journal(fd, rank)
                 self._sync()
                 return fd
             except JournalUnreadable as unreadable:
@@ -102,10 +94,10 @@ class JournalFolder:
                 os.close(fd)
                 raise
 
-    def remove_journal(self, home: int) -> None:
-        """It is lost: a frontend that has it later begins with an empty one."""
+    def remove_journal(self, rank: int) -> None:
+        """What is in it is lost: the next process of the rank begins with an empty one."""
         with contextlib.suppress(OSError):
-            self._path(home).unlink()
+            self._path(rank).unlink()
 
     def write_facts(self) -> None:
         """Whole, or not at all. Raises `OSError`."""
@@ -128,8 +120,8 @@ class JournalFolder:
         finally:
             os.close(fd)
 
-    def _path(self, home: int) -> pathlib.Path:
-        return self.path / f"frontend-{home}"
+    def _path(self, rank: int) -> pathlib.Path:
+        return self.path / f"frontend-{rank}"
 
 
 @contextlib.asynccontextmanager
@@ -179,14 +171,15 @@ def _open_locked(path: pathlib.Path, lock_fd: int, wanted: JournalFacts) -> Jour
     elif before.model != wanted.model:
         text = f"has the journals of the model {before.model!r}, and this server's is"
         raise _refused(path, f"{text} {wanted.model!r}; serve that one, {anew}")
-    elif before.frontends != wanted.frontends:
-        text = f"has the journals of {before.frontends} frontends, and this server has"
-        cure = f"start it with --frontends {before.frontends}, {anew}"
+    elif (held := _frontends_in(path, before)) != wanted.frontends:
+        text = f"has the journals of {held} frontends, and this server has"
+        cure = f"start it with --frontends {held}, or drain that one, and choose another folder"
         raise _refused(path, f"{text} {wanted.frontends}; {cure}")
     elif not 1 <= before.numbers < _NUMBERS_MAX:
         raise _refused(path, "has no numbers left for processes; choose another folder")
     else:
-        folder = JournalFolder(path, lock_fd, before, is_used=True)
+        facts = attrs.evolve(before, frontends=held)
+        folder = JournalFolder(path, lock_fd, facts, is_used=True)
     try:
         folder.write_facts()
         for rank in range(wanted.frontends):
@@ -194,6 +187,12 @@ def _open_locked(path: pathlib.Path, lock_fd: int, wanted: JournalFacts) -> Jour
     except OSError as error:
         raise _refused(path, f"cannot be written: {error.strerror or error}") from error
     return folder
+
+
+def _frontends_in(path: pathlib.Path, facts: JournalFacts) -> int:
+    """How many frontends have left journals, which all must go on."""
+    found = filter(None, map(_JOURNAL_FILE.fullmatch, os.listdir(path)))
+    return max([facts.frontends, *(1 + int(match[1]) for match in found)])
 
 
 def _read_facts(path: pathlib.Path) -> JournalFacts | None:

@@ -45,7 +45,7 @@ class Server:
         self.publish()
 
     def publish(self, lost: Sequence[int] = ()) -> None:
-        states = FrontendStates(dict(self.epochs), lost=list(lost))
+        states = FrontendStates(dict(self.epochs), failed=dict.fromkeys(lost, "it hangs"))
         for application in self.applications:
             application.foreign.handle_frontends(states)
 

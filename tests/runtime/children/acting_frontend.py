@@ -48,8 +48,6 @@ from triolet.runtime.messages import (
     FrontendReady,
     FrontendStates,
     HandOver,
-    HomeHosted,
-    HostHome,
     PassConnection,
     ServerNews,
     WatchServer,
@@ -121,8 +119,6 @@ class ActingFrontend:
             "replies": "",
             "up": "",
             "failed": "",
-            "guests": "",
-            "lost": "",
         }
     )
 
@@ -137,15 +133,7 @@ class ActingFrontend:
                     await self.take(socket.socket(fileno=fds[0]), message)
                 case EngineMembership(number=number):
                     self.heard["memberships"] += f"{number} "
-                case HostHome(home=home, term=term):
-                    notes = notes_in(fds[0], self.init.epoch)
-                    self.heard["guests"] += f"{home} {notes};"
-                    if self.act == "dies as host":
-                        os.kill(os.getpid(), signal.SIGABRT)
-                    hosted = HomeHosted(home, term, f"in-{term}", f"out-{term}")
-                    await self.control.send(hosted)
                 case FrontendStates(ready=ready, failed=failed):
-                    self.heard["lost"] = " ".join(map(str, message.lost))
                     self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
                     self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
                 case HandOver() if self.act == "leaves":
@@ -164,7 +152,6 @@ class ActingFrontend:
                 case TreeRequest(call_id=call_id):
                     facts = {
                         **self.heard,
-                        "home": self.init.home,
                         "draining": int(self.init.draining),
                         "journal": self.journal,
                     }

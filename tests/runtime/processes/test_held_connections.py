@@ -14,7 +14,6 @@ import trio
 
 from triolet.runtime.config import RuntimeTimes
 from triolet.runtime.events import (
-    ChildFailed,
     ChildGone,
     ChildProgress,
     ChildReady,
@@ -212,19 +211,6 @@ async def test_when_the_successor_dies_in_the_middle_the_next_one_takes_all() ->
     async with waiting_for_a_slow_one() as (bed, clients):
         bed.kill(0)
         assert {(await answer_of(client)).split()[1] for client in clients} == {"3"}
-
-
-@pytest.mark.slow
-async def test_clients_see_the_end_when_their_frontend_is_given_up() -> None:
-    async with serving(["keep", "keep", "raise"], ["ready"]) as (bed, connect):
-        client = await connect()
-        while not (await answer_of(client)).startswith("0"):
-            client = await connect()
-        client.send(b"unread")
-        bed.kill(0)
-        assert await end_of(client) == " reset"
-        await bed.diary.wait_for(ChildFailed)
-        assert 0 not in bed.fleet.held.ranks()
 
 
 @pytest.mark.slow

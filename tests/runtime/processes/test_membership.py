@@ -98,15 +98,6 @@ def test_a_home_awaits_its_next_owner_until_that_is_up_or_none_is_to_come() -> N
     assert directory.handle_gone(2).awaited == [], "it was never up"
 
 
-def test_who_comes_up_after_its_home_was_given_away_is_not_listed() -> None:
-    directory = FrontendDirectory()
-    late = FrontendAddress(0, directory.handle_starting(0), "a", "b")
-    owner = FrontendAddress(0, directory.handle_starting(0), "c", "d")
-    assert directory.handle_ready(late).frontends == []
-    directory.handle_ready(owner)
-    assert directory.handle_ready(late).frontends == [owner]
-
-
 CALL = ForeignCall(
     caller=0,
     caller_epoch=5,

@@ -150,12 +150,22 @@ async def test_where_no_file_can_be_made_it_is_refused() -> None:
     ).replace("/proc", "P")
 
 
+async def test_a_journal_beyond_the_frontends_is_not_left_behind(tmp_path: pathlib.Path) -> None:
+    """As servers had that gave a frontend up, and revived it with a fresh home."""
+    async with opening(tmp_path) as folder:
+        os.close(folder.open_journal(2))
+    assert "start it with --frontends 3" in await refusal(tmp_path)
+    async with opening(tmp_path, frontends=3) as folder:
+        assert folder.facts.frontends == 3
+    assert "start it with --frontends 3" in await refusal(tmp_path)
+
+
 async def test_journals_of_another_server_are_refused(tmp_path: pathlib.Path) -> None:
     async with opening(tmp_path):
         pass
     assert await refusal(tmp_path, frontends=3) == (
         "--journal: P/journal has the journals of 2 frontends, and this server has 3;"
-        " start it with --frontends 2, or choose another folder to begin anew"
+        " start it with --frontends 2, or drain that one, and choose another folder"
     )
     assert await refusal(tmp_path, model="n") == (
         "--journal: P/journal has the journals of the model 'm', and this server's is 'n';"
