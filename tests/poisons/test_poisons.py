@@ -20,4 +20,4 @@ async def test_a_poison_that_is_sent_again_and_again_costs_two_deaths(
         report = await Campaign(tmp_path, FrontendPoison.TOKENISE, options).run()
     assert report.is_green, report.line()
     assert (report.poisons, report.deaths) == (1, 2)
-    assert report.sent > 10
+    assert report.sent > 5
