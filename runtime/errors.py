@@ -130,7 +130,8 @@ class ChatTemplateBroken(ModelFolderError):
 
     code: ClassVar[str] = "chat_template_broken"
     sentence: ClassVar[str] = (
-        "{self.path}: {self.reason}. Correct it, or give another one (--chat-template)"
+        "{self.path}: {self.reason}. Correct it, give another one (--chat-template), or choose"
+        " another model"
     )
 
 

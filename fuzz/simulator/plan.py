@@ -157,6 +157,8 @@ CRASHES |= {FaultKind.KILL_SPARE}
 OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
 # One simulation of so many has forms.
 FORMS_OF = 8
+# And one of so many a frontend that crashes of itself again and again.
+CRASHING_FRONTEND_OF = 8
 _KINDS = (
     *[FaultKind.KILL_ENGINE] * 5,
     *[FaultKind.KILL_AT_STORE] * 4,
@@ -236,7 +238,25 @@ def draw(chance: Random, count: int) -> list[Event]:
     if not forms.randrange(FORMS_OF):
         requests = [attrs.evolve(each, form=_draw_form(forms)) for each in requests]
         faults += [_draw_fault_of_forms(forms, setup, tokens, kind) for kind in OF_FORMS]
+    crashes_of_one = Random(f"crashes of a frontend {setup.seed}")
+    if not crashes_of_one.randrange(CRASHING_FRONTEND_OF):
+        faults += _draw_crashes_of_a_frontend(crashes_of_one, setup, tokens)
     return [setup, *requests, *faults]
+
+
+def _draw_crashes_of_a_frontend(chance: Random, setup: Setup, tokens: int) -> list[Fault]:
+    """Up to more than what would give up a place that is no frontend's."""
+    frontend = chance.randrange(setup.frontends)
+    return [
+        Fault(
+            kind=FaultKind.CRASH_FRONTEND,
+            at_s=0.0,
+            tokens=chance.randrange(tokens),
+            steps=chance.choice((0, chance.randrange(10))),
+            frontend=frontend,
+        )
+        for _ in range(chance.randint(1, 5))
+    ]
 
 
 def _draw_form(chance: Random) -> Form | None:

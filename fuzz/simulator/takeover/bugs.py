@@ -147,12 +147,12 @@ async def _let_go(original: Broken, connection: HttpConnection) -> bytes:
     return body
 
 
-def _take_first(original: Broken, session: SocketSession, message: Any) -> None:
+def _take_first(original: Broken, session: SocketSession, *event: Any) -> None:
     held = session.stream.transport.held
     if held is not None:
         held.kept_from = session.stream._message_ends[0]
         held.publish()
-    original(session, message)
+    original(session, *event)
 
 
 def _drop_waiting(original: Broken, stream: FrameStream) -> None:
@@ -249,7 +249,7 @@ _ROWS: tuple[Row, ...] = (
     ("an aborted connection is closed", http_stream, "abort", nothing),
     ("an event's position is stated one late", HttpConnection, "send_events", _position_late()),
     ("a request is let go when it was read", HttpConnection, "read_body", _let_go),
-    ("a message is let go before its effect", SocketSession, "_handle_message", _take_first),
+    ("a message is let go before its effect", SocketSession, "_handle_event", _take_first),
     ("a message that is taken drops what waits", FrameStream, "handle_taken", _drop_waiting),
     ("an id is claimed after the admission", HttpConnection, "claim", _claim_late),
     ("100 Continue is forgotten", http_connection, "encode_state", _forget_continue),
