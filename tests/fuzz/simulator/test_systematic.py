@@ -62,7 +62,9 @@ def test_a_death_at_every_store_to_memory_that_outlives_the_process(
 
 
 # A spare may have been taken, or not be there yet; a form is checked before the first token.
-KINDS = [kind for kind in FaultKind if kind not in (FaultKind.KILL_SPARE, *OF_FORMS)]
+KINDS: list[FaultKind] = [
+    kind for kind in FaultKind if kind not in (FaultKind.KILL_SPARE, *OF_FORMS)
+]
 
 
 @pytest.mark.slow
