@@ -7,8 +7,8 @@ principal, however often it is sent.
 A death that was a step's fault makes suspects of all in the steps in flight. A suspect runs alone
 until it is past the position at which it died. If it dies alone, that is a strike, and what it was
 suspected of is confirmed, and one more: two strikes end it. Nothing is confirmed of one that has
-gone on from a death elsewhere, since its deaths have more than one cause. A suspect that passes
-alone is acquitted: it died of its company, or of the engine.
+gone on from a death elsewhere, since its deaths have more than one cause, unless another was ended
+for that death. A suspect that passes alone is acquitted: it died of its company, or of the engine.
 
 Deaths in company refuse nobody by their number: three that meet the same streams at three places
 say more about a machine, a kernel or an operator than about any prompt. Only a *group* is ended:
@@ -89,6 +89,7 @@ class Quarantine:
                 strikes += 2 if is_confirmed else 1
             if strikes >= STRIKES_MAX:
                 ended.append(content)
+                self._forget_deaths_of(content, position)
             else:
                 self.suspects.pop(content, None)  # the latest stand last
                 place = max(position, before.position)
@@ -102,6 +103,14 @@ class Quarantine:
             for content in list(table)[: max(0, len(table) - CONTENTS_MAX)]:
                 del table[content]
         return ended
+
+    def _forget_deaths_of(self, content: bytes, position: int) -> None:
+        """Deaths in company that this one, which has died alone, explains: they say nothing of the
+        others.
+        """
+        here = {content: position}
+        for death in [each for each in self._deaths if each.at_same_place(here)]:
+            self._deaths.remove(death)
 
     def _has_outlived(self, content: bytes, position: int) -> bool:
         """Whether it went on from a death in company before this place: two places, two causes."""

@@ -41,6 +41,14 @@ def test_one_that_goes_on_from_a_death_elsewhere_may_be_met_alone_once() -> None
     assert quarantine.handle_death({b"x": 100}, 3.0) == [b"x"], "twice alone is twice alone"
 
 
+def test_a_death_that_another_was_ended_for_says_nothing_of_its_company() -> None:
+    quarantine = Quarantine()
+    assert quarantine.handle_death({POISON: 5, b"x": 3}, 0.0) == []
+    assert quarantine.handle_death({POISON: 5}, 1.0) == [POISON]
+    assert quarantine.handle_death({b"x": 6, b"y": 6}, 2.0) == []
+    assert quarantine.handle_death({b"x": 6}, 3.0) == [b"x"], "two deaths are its own"
+
+
 def test_past_what_it_was_suspected_of_a_death_alone_is_one_strike() -> None:
     quarantine = Quarantine()
     quarantine.handle_death({POISON: 7, b"x": 1}, 0.0)
