@@ -9,7 +9,11 @@ from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
 from .campaign import Campaign, PoisonOptions
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Of httpx: a body that it was sending when the connection ended under it.
+    pytest.mark.filterwarnings("ignore:Async generator .httpx._content:ResourceWarning"),
+]
 
 
 async def test_a_poison_that_is_sent_again_and_again_costs_two_deaths(

@@ -1,5 +1,6 @@
 """Form processes, for real: what they answer, whatever dies, and that forms wait for them."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -64,11 +65,14 @@ class Bed:
         assert all(each.name.startswith(SPARE) for each in tree.processes)
         return [each.pid for each in tree.processes]
 
-    async def copy_in_check(self) -> int:
-        """The copy that checks a form."""
-        while not (found := set(child_pids(self.pid())) - set(await self.spares())):
+    async def send_to_copy_in_check(self, number: int) -> int:
+        """The copy that checks a form, and gets this signal."""
+        while True:
+            for pid in set(child_pids(self.pid())) - set(await self.spares()):
+                with contextlib.suppress(ProcessLookupError):  # that of the check before has ended
+                    os.kill(pid, number)
+                    return pid
             await trio.testing.wait_all_tasks_blocked(0.001)
-        return found.pop()
 
     def forget(self) -> None:
         """Check everything anew."""
@@ -126,8 +130,7 @@ async def test_a_check_that_is_killed_or_stopped_begins_again() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bed.check, SLOW)
             for number in (signal.SIGKILL, signal.SIGSTOP):
-                copy = await bed.copy_in_check()
-                os.kill(copy, number)
+                copy = await bed.send_to_copy_in_check(number)
                 while copy in child_pids(bed.pid()):
                     await trio.testing.wait_all_tasks_blocked(0.001)
         assert bed.client.queue.verdict(SLOW, trio.current_time()) is not None
