@@ -21,25 +21,16 @@ class DoubtedContents:
 
     on_event: OnEvent
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
-    # Ranks whose process is dying of a content.
-    _blameless: set[int] = attrs.field(factory=set, init=False)
 
     def handle_fault(self, rank: int, table: bytes) -> bool:
         """A frontend dies of itself, and `table` is of its page; whether a content is to blame."""
         contents = read_hands(table)
         if not contents:
             return False
-        self._blameless.add(rank)
         positions = dict.fromkeys(contents, 1)
         for content in self.quarantine.handle_death(positions, time.monotonic()):
             self.on_event(RequestRefused(f"frontend {rank}", content.hex()))
         return True
-
-    def handle_gone(self, rank: int, *, is_own_fault: bool) -> bool:
-        """A frontend is gone; whether that may be the fault of what it had taken over."""
-        is_blameless = rank in self._blameless
-        self._blameless.discard(rank)
-        return is_own_fault and not is_blameless
 
     def handle_passed(self, contents: Sequence[bytes]) -> bool:
         """A frontend has read these alone to their ends; whether any is suspected no more."""

@@ -309,7 +309,6 @@ class FrontendFleet(WorkerlessOwner):
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""
-        is_own_fault = self.doubted.handle_gone(rank, is_own_fault=is_own_fault)
         if self._counters is not None:
             self._counters.retire(rank)
         if not self.processes.ready:

@@ -295,16 +295,16 @@ class ProcessSupervisor:
             self.booting.pop(rank, None)
             self.ready.pop(rank, None)
             self.readiness.handle_starting(name)
+            is_own_fault = is_own_fault and rank not in self._blameless
             self.owner.handle_gone(rank, cause, is_own_fault=is_own_fault)
 
         # Before the owner begins anything: from there on what is begun is ended by the child.
-        spawned = await self.spares.take()
         spec = ProcessSpec(
             name,
             self.module,
             ahead=self.ahead,
             environment=self._environment,
-            spawned=spawned,
+            spawned=await self.spares.take(),
             kernel=self.kernel,
         )
         try:

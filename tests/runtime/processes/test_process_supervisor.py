@@ -37,6 +37,8 @@ class Owner:
     end: Exception = DIED
     blames_request: bool = False
     told: list[tuple[str, int]] = attrs.field(factory=list)
+    # Of each process that is gone.
+    own_faults: list[bool] = attrs.field(factory=list)
     processes: ProcessSupervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -72,7 +74,7 @@ class Owner:
                 self.processes.restart(0)
             raise self.end
         finally:
-            plan.on_gone(cause, is_own_fault=False)
+            plan.on_gone(cause, is_own_fault=cause == "died")
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         assert self.processes.present() == {}, "a successor is started after the end alone"
@@ -86,6 +88,7 @@ class Owner:
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         assert self.processes.present() == {}
         self.told.append((cause, self.told[-1][1]))
+        self.own_faults.append(is_own_fault)
 
     def handle_failing(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
@@ -147,6 +150,23 @@ async def test_deaths_by_requests_count_toward_no_limit(autojump_clock: MockCloc
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
+
+
+async def test_a_death_by_a_request_is_no_fault_of_the_process_and_the_next_one_is(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Owner(lives_s=0.1, blames_request=True)
+
+    async def stop_blaming() -> None:
+        await trio.sleep(BOOT_S + owner.lives_s + 0.05)  # the first is gone, the second boots
+        assert owner.own_faults == [False]
+        owner.blames_request = False
+
+    with pytest.RaisesGroup(RestartLimitExceeded, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_blaming)
+            await owner.processes.run()
+    assert owner.own_faults == [False, True, True, True]
 
 
 async def test_a_hang_of_its_own_counts_toward_the_limit(autojump_clock: MockClock) -> None:
