@@ -11,7 +11,6 @@ its threads that does so: what ends the engine meanwhile is that form's doing.
 
 import enum
 import hashlib
-import mmap
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 
 import attrs
 
+from ..nurseries.processes.progress_page import open_page_table
 from .messages import AddRequest
 
 _ROW = struct.Struct("=16sQ")  # content, attempt
@@ -131,15 +131,8 @@ class BatchTable:
 @contextmanager
 def open_batch_table(page_fd: int | None, offset: int, rows: int) -> Iterator[BatchTable]:
     """The table that begins at `offset` of the page; one that keeps nothing without a page."""
-    if page_fd is None:
-        yield BatchTable(None, rows)
-        return
-    with mmap.mmap(page_fd, 0) as memory, memoryview(memory) as view:
-        if len(view) < offset + table_bytes(rows):
-            yield BatchTable(None, rows)
-            return
-        with view[offset:] as own:
-            yield BatchTable(own, rows)
+    with open_page_table(page_fd, offset, table_bytes(rows)) as own:
+        yield BatchTable(own, rows)
 
 
 def read_batches(table: bytes, rows: int) -> list[list[BatchRow]]:

@@ -12,16 +12,15 @@ forgotten it is refused in every frontend, before anything reads it.
 
 import enum
 import hashlib
-import mmap
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import attrs
 import trio
 
-from ..nurseries.processes.progress_page import SLOT_BYTES
+from ..nurseries.processes.progress_page import SLOT_BYTES, open_page_table
 from ..nurseries.tasks.background import waiting_for
 from .errors import RequestQuarantined
 from .messages import Doubted
@@ -168,15 +167,6 @@ class Hands:
         assert len(self._held) + len(self._free) == PLACES
 
 
-@contextmanager
-def open_table(page_fd: int | None) -> Iterator[memoryview | None]:
+def open_table(page_fd: int | None) -> AbstractContextManager[memoryview | None]:
     """The table on the progress page of a process without workers; None where there is none."""
-    if page_fd is None:
-        yield None
-        return
-    with (
-        mmap.mmap(page_fd, 0) as memory,
-        memoryview(memory) as view,
-        view[SLOT_BYTES : SLOT_BYTES + TABLE_BYTES] as table,
-    ):
-        yield table if len(table) == TABLE_BYTES else None
+    return open_page_table(page_fd, SLOT_BYTES, TABLE_BYTES)

@@ -159,6 +159,23 @@ def open_page(slots: int, table_bytes: int = 0) -> Iterator[ProgressPage]:
         os.close(fd)
 
 
+@contextmanager
+def open_page_table(page_fd: int | None, offset: int, size: int) -> Iterator[memoryview | None]:
+    """The `size` bytes at `offset` of the page, behind its slots, as their writer sees them.
+
+    None without a page, or on one that has no room for them.
+    """
+    if page_fd is None:
+        yield None
+        return
+    with mmap.mmap(page_fd, 0) as memory, memoryview(memory) as view:
+        if len(view) < offset + size:
+            yield None
+            return
+        with view[offset : offset + size] as table:
+            yield table
+
+
 def _read_slot(*words: int) -> SlotState:
     return SlotState(
         pid=words[_PID],
