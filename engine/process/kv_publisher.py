@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import open_service
 from ...transports.endpoint import endpoint_of_rank
 from ...transports.publication import Publication, PublicationUnavailable, open_publication
@@ -40,14 +41,14 @@ class KVPublisher:
     rank: int
     wall_s: Callable[[], float] = time.time
     stream: KVEventStream = attrs.field(init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _news: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def __attrs_post_init__(self) -> None:
         begin = int(self.wall_s() * 1e6)
         batches_max = self.settings.kv_events_replay_batches
         self.stream = KVEventStream(self.log, self.rank, begin, batches_max)
-        self.log.on_news = lambda: self._news.set()
-        self._news.set()  # the life begins with a snapshot
+        self.log.on_news = self._news.ring
+        self._news.ring()  # the life begins with a snapshot
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Background task `kv-events`: publishes what changes; never returns unless cancelled.
@@ -88,9 +89,7 @@ class KVPublisher:
         while True:
             with waiting_for("changes of the KV cache"):
                 await self._news.wait()
-            self._news = trio.Event()
             self._publish(publication)
-            await trio.lowlevel.checkpoint()
 
     def _publish(self, publication: Publication) -> None:
         batch = self.stream.next_batch(self.wall_s())
