@@ -160,8 +160,3 @@ OnEvent = Callable[[RunEvent], None]
 
 def ignore_event(event: RunEvent) -> None:
     """For embedders that do not watch."""
-
-
-def page_address(url: str, key: str) -> str:
-    """Where the page of a server has an admin key: behind the `#`, which no browser sends."""
-    return f"{url}/#key={key}"

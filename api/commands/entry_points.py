@@ -5,7 +5,6 @@ module when one of these commands is asked for, and each command what it needs w
 """
 
 import pathlib
-import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,19 +17,15 @@ from .options import (
     ChatOptions,
     EngineOptions,
     FileOptions,
+    HelpAll,
     KeyFileOptions,
     Model,
     ServeOptions,
-    group_of,
 )
 from .sources import SOURCES
 
 SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
 FILE, KEYS = FileOptions(), KeyFileOptions()
-HelpAll = Annotated[
-    bool,
-    Parameter(help="Show every option, rarer ones too.", group=group_of("help-all")),
-]
 
 
 def serve(
@@ -46,7 +41,7 @@ def serve(
 
     from .exits import errors_as_sentences, print_whole
     from .plan import fetch_plan, make_plan, with_demo, with_file_keys
-    from .report import FirstSteps, make_server_report
+    from .report import FirstSteps, is_watched, make_server_report
     from .serve import serve as run_server
 
     if help_all:
@@ -56,7 +51,7 @@ def serve(
         return
     with errors_as_sentences():
         tree = with_file_keys(attrs.asdict(options), **attrs.asdict(keys))
-        tree = with_demo(tree, is_terminal=sys.stderr.isatty())
+        tree = with_demo(tree, is_terminal=is_watched(tree["runtime"]["logs"]["format"]))
         plan = make_plan(model, tree)
         needs_key = bool(tree["serve"]["api_keys"])
         steps = FirstSteps(plan.settings.model_name, needs_key, plan.demo_key)

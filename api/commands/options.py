@@ -88,11 +88,6 @@ EngineOptions = options_of(EngineSettings)
 ServeOptions = options_of(ServerSettings)
 
 
-def group_of(name: str) -> Group:
-    """The group of `--help` that an option is in."""
-    return _GROUP_OF[name]
-
-
 def _note(name: str, sentence: str, *, env_var: str = "") -> Parameter:
     return Parameter(help=sentence, group=_GROUP_OF[name], env_var=env_var or None)
 
@@ -109,6 +104,9 @@ Model = Annotated[
         group=_GROUP_OF["model"],
     ),
 ]
+
+
+HelpAll = Annotated[bool, _note("help-all", "Show every option, rarer ones too.")]
 
 
 @attrs.frozen(kw_only=True)

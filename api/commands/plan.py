@@ -107,12 +107,9 @@ def with_demo(options: Mapping[str, Any], *, is_terminal: bool) -> dict[str, Any
     Not for who has an admin key, which opens the page as well, nor against `--no-demo`.
     """
     serve = options["serve"]
-    is_asked = serve["demo"] and not serve["no_demo"]
     is_natural = is_terminal and is_loopback(options["listen"]["host"]) and not serve["admin_keys"]
-    return {
-        **options,
-        "serve": {**serve, "demo": is_asked or (is_natural and not serve["no_demo"])},
-    }
+    is_demo = not serve["no_demo"] and (serve["demo"] or is_natural)
+    return {**options, "serve": {**serve, "demo": is_demo}}
 
 
 def with_file_keys(

@@ -36,8 +36,8 @@ from ...runtime.events import (
     RunEvent,
     Serving,
     Stopped,
-    page_address,
 )
+from .exits import print_whole
 
 logger = logging.getLogger(__name__)
 # Where one word of a class's name ends and the next begins.
@@ -107,13 +107,17 @@ class FirstSteps:
     # Of `--demo`; for terminals alone.
     demo_key: str = attrs.field(default="", repr=False)
 
+    def page_with_key(self, url: str) -> str:
+        """Where the page has the key: behind the `#`, which no browser sends."""
+        return f"{url}/#key={self.demo_key}"
+
     def lines(self, url: str, *, is_terminal: bool = False) -> list[str]:
         """A page, a command, and code."""
         key = " -H 'authorization: Bearer KEY'" if self.needs_key else ""
         body = json.dumps({"model": self.model, "input": "Hello"})
         page = f"{url}/"
         if is_terminal and self.demo_key:
-            page = f"{page_address(url, self.demo_key)}  (chat, watch the processes, kill them)"
+            page = f"{self.page_with_key(url)}  (chat, watch the processes, kill them)"
         return [
             f"  page  {page}",
             f"  curl  curl {url}/v1/responses{key} -H 'content-type: application/json' -d '{body}'",
@@ -123,16 +127,23 @@ class FirstSteps:
 
 @attrs.frozen
 class ServerLog:
-    """Events as lines of the log, and the first steps behind the one that it serves."""
+    """Events as lines of the log; behind the one that it serves the first steps, for people.
+
+    The address with a key is printed to stdout, as no log may have it.
+    """
 
     steps: FirstSteps
+    is_for_people: bool = True
 
     def __call__(self, event: RunEvent) -> None:
         """Log it."""
         log_event(event)
-        if isinstance(event, Serving):
-            for line in self.steps.lines(event.url):
-                logger.info("%s", line)
+        if not isinstance(event, Serving):
+            return
+        if self.steps.demo_key:
+            print_whole(f"page that may kill: {self.steps.page_with_key(event.url)}")
+        for line in self.steps.lines(event.url) if self.is_for_people else ():
+            logger.info("%s", line)
 
 
 @attrs.define(eq=False)
@@ -235,15 +246,18 @@ class BarReport:
 
 def make_report() -> AbstractContextManager[OnEvent]:
     """Bars if stderr is a terminal."""
-    return _bars() or nullcontext(LineReport(sys.stderr))
+    if sys.stderr.isatty():
+        return BarReport(Console(stderr=True))
+    return nullcontext(LineReport(sys.stderr))
+
+
+def is_watched(log_format: str) -> bool:
+    """Whether somebody at a terminal reads what a server reports, and no program does."""
+    return log_format == HUMAN and sys.stderr.isatty()
 
 
 def make_server_report(log_format: str, steps: FirstSteps) -> AbstractContextManager[OnEvent]:
-    """Bars if stderr is a terminal, unless programs are to read it; else lines of the log."""
-    if log_format != HUMAN:
-        return nullcontext(log_event)
-    return _bars(steps) or nullcontext(ServerLog(steps))
-
-
-def _bars(steps: FirstSteps | None = None) -> BarReport | None:
-    return BarReport(Console(stderr=True), steps) if sys.stderr.isatty() else None
+    """Bars for who watches; else lines of the log."""
+    if is_watched(log_format):
+        return BarReport(Console(stderr=True), steps)
+    return nullcontext(ServerLog(steps, is_for_people=log_format == HUMAN))

@@ -7,7 +7,6 @@ taken here and nowhere below.
 import logging
 import resource
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
@@ -19,9 +18,9 @@ from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import start_service
-from ...runtime.events import OnEvent, RunEvent, Serving, Stopped, page_address
+from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
 from ...runtime.processes.root import Root, ServePlan
-from .exits import EXIT_ENGINE_LOST, EXIT_OK, print_whole
+from .exits import EXIT_ENGINE_LOST, EXIT_OK
 from .plan import short_cache
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     port = f" on port {plan.port}" if plan.port else ""
     set_title(f"root of {plan.settings.model_name}{port}")
     become_subreaper()  # workers of an engine that died are ours to reap, below
-    root = Root(plan, partial(_report, plan, on_event))
+    root = Root(plan, partial(_report, on_event))
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
         if warning := short_cache(plan.settings.engine):
@@ -61,15 +60,10 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
 
 
-def _report(plan: ServePlan, on_event: OnEvent, event: RunEvent) -> None:
-    """Report it. Once it serves: print where the page of `--demo` is, and tidy up.
-
-    On a terminal that is among the first steps; a log must not have the key.
-    """
+def _report(on_event: OnEvent, event: RunEvent) -> None:
+    """Report it. Once it serves: tidy up."""
     on_event(event)
     if isinstance(event, Serving):
-        if plan.demo_key and not sys.stderr.isatty():
-            print_whole(f"page that may kill: {page_address(event.url, plan.demo_key)}")
         settle_quiet_heap()
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 
 import pytest
 from rich.console import Console
@@ -12,10 +13,13 @@ from triolet.api.commands.report import (
     BarReport,
     FirstSteps,
     LineReport,
+    ServerLog,
+    is_watched,
     log_event,
     sentence,
 )
 from triolet.engine.messages import BootPhase
+from triolet.nurseries.logs import HUMAN, JSON
 from triolet.runtime import events
 
 EVENTS: list[tuple[events.RunEvent, str]] = [
@@ -64,6 +68,29 @@ def test_what_to_do_next_is_said_behind_serving() -> None:
     BarReport(console, FirstSteps("m"))(events.Serving("http://h:1", 2.0))
     shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert shown[-3:] == FirstSteps("m").lines("http://h:1")
+
+
+@pytest.mark.parametrize("is_for_people", [True, False])
+def test_no_log_has_the_key_of_a_demo(
+    is_for_people: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    steps = FirstSteps("m", demo_key="secret")
+    ServerLog(steps, is_for_people=is_for_people)(events.Serving("http://h:1", 2.0))
+    assert capsys.readouterr().out == "page that may kill: http://h:1/#key=secret\n"
+    assert "secret" not in caplog.text
+    assert ("curl" in caplog.text) is is_for_people
+    assert "http://h:1/#key=secret " in steps.lines("http://h:1", is_terminal=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("log_format", "is_terminal"), [(HUMAN, True), (JSON, True), (HUMAN, False)]
+)
+def test_who_watches_is_at_a_terminal_that_no_program_reads(
+    log_format: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert is_watched(log_format) is (is_terminal and log_format == HUMAN)
 
 
 def test_every_phase_of_an_engine_has_words_for_people() -> None:
