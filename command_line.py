@@ -96,9 +96,12 @@ app.command(
 )
 
 
+RunName = Annotated[str | None, Parameter(help="Port, address, or id of the server.")]
+
+
 @app.command
 def tree(
-    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
+    run: RunName = None,
     *,
     json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False,
 ) -> None:
@@ -113,9 +116,7 @@ def tree(
 
 
 @app.command
-def top(
-    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
-) -> None:
+def top(run: RunName = None) -> None:
     """Watch the processes of a running server: what they do, CPU, memory, deaths as they happen.
 
     Keys: arrows choose a process, `k` kills it when you confirm it, `s` stops it, `c` continues it,
@@ -133,7 +134,7 @@ def top(
 
 @app.command
 def restart(
-    run: Annotated[str | None, Parameter(help="Port, address, or id of the server.")] = None,
+    run: RunName = None,
     *,
     engine: Annotated[int | None, Parameter(help="Rank of the engine to restart.")] = None,
     frontend: Annotated[int | None, Parameter(help="Rank of the frontend to restart.")] = None,

@@ -91,18 +91,13 @@ def below(prefix: str) -> Callable[[type, list["attrs.Attribute[Any]"]], list[An
     """Field transformer of rare settings that have dotted names, as `--PREFIX.FIELD`."""
 
     def name(_: type, fields: list["attrs.Attribute[Any]"]) -> list[Any]:
-        return [
-            each.evolve(
-                metadata={**each.metadata, "option": f"{prefix}.{_dashed(each.name)}", "rare": True}
-            )
-            for each in fields
-        ]
+        found = []
+        for each in fields:
+            option = f"{prefix}.{each.name.replace('_', '-')}"
+            found.append(each.evolve(metadata={**each.metadata, "option": option, "rare": True}))
+        return found
 
     return name
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
 
 
 @attrs.frozen(kw_only=True)

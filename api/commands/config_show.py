@@ -6,7 +6,7 @@ Reading only: nothing is started and no value is checked against another.
 import io
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
@@ -17,7 +17,7 @@ from rich.table import Table
 from .options import FLAT, MODEL_HELP
 
 DEFAULT = "default"
-# Where the output goes to no terminal.
+# Width of a table that goes to no terminal.
 _COLUMNS = 160
 
 
@@ -42,23 +42,26 @@ def settings_text(
         rows += rows_of(group, sources)
     if as_json:
         return json.dumps([attrs.asdict(row) for row in rows], indent=2, ensure_ascii=False)
-    return _table_text(rows, ("setting", "value", "source", "meaning"))
+    titles = ("setting", "value", "source", "meaning")
+    cells = [(row.option, _value_text(row), row.source, row.help) for row in rows]
+    return _table_text(titles, cells, [row.source != DEFAULT for row in rows])
 
 
 def help_text(groups: tuple[Any, ...]) -> str:
-    """What every option of these classes means, and its default, as a table."""
+    """Table of the options of these classes: name, default and meaning."""
     rows = [row for group in groups for row in rows_of(group, {})]
-    return _table_text(rows, ("option", DEFAULT, "meaning"))
+    cells = [(row.option, _value_text(row), row.help) for row in rows]
+    return _table_text(("option", DEFAULT, "meaning"), cells, [False] * len(rows))
 
 
-def _table_text(rows: list[SettingRow], titles: tuple[str, ...]) -> str:
+def _table_text(
+    titles: tuple[str, ...], rows: Sequence[tuple[str, ...]], are_bold: Sequence[bool]
+) -> str:
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold")
-    for row in rows:
-        style = None if row.source == DEFAULT else "bold"
-        source = () if DEFAULT in titles else (row.source,)
-        table.add_row(row.option, _value_text(row), *source, row.help, style=style)
+    for cells, is_bold in zip(rows, are_bold, strict=True):
+        table.add_row(*cells, style="bold" if is_bold else None)
     text = io.StringIO()
     width = shutil.get_terminal_size((_COLUMNS, 0)).columns
     Console(file=text, width=width, markup=False).print(table)
