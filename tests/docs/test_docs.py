@@ -4,23 +4,21 @@ A block that cannot be run says why in a comment before it; then only its words 
 page says `MODEL` the bundled one is meant, and port 8000 is the server's.
 """
 
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 
 import attrs
 import pytest
-import trio
 
 from triolet.command_line import app
 
-from ..end_to_end.server import DEADLINE_S, Server, module_server
+from ..end_to_end.server import Server, module_server
 from ..house import ROOT
+from .program import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -78,23 +76,7 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 async def test_what_a_page_shows_runs(block: Block, server: Server, tmp_path: pathlib.Path) -> None:
     text = block.text.replace(ADDRESS, server.url.removeprefix("http://")).replace("MODEL", MODEL)
     shell = ["bash", "-euo", "pipefail", "-c"] if block.kind == "sh" else [sys.executable, "-c"]
-    bin_folder = pathlib.Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "XDG_RUNTIME_DIR": str(server.folder),
-    }
-    with trio.fail_after(2 * DEADLINE_S):
-        done = await trio.run_process(
-            [*shell, text],
-            stdin=subprocess.DEVNULL,
-            capture_stdout=True,
-            stderr=subprocess.STDOUT,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-    assert done.returncode == 0, done.stdout.decode()
+    await run_program([*shell, text], server, tmp_path)
 
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=lambda each: each.name)

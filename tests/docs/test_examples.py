@@ -1,16 +1,14 @@
 """Examples, run as their readers run them."""
 
-import os
 import pathlib
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-import trio
 
-from ..end_to_end.server import DEADLINE_S, Server, module_server
+from ..end_to_end.server import Server, module_server
 from ..house import ROOT
+from .program import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -45,28 +43,11 @@ def test_every_example_is_run() -> None:
 async def test_an_example_runs(name: str, server: Server, tmp_path: pathlib.Path) -> None:
     words, said = EXAMPLES[name]
     program = "bash" if name.endswith(".sh") else sys.executable
-    bin_folder = pathlib.Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "TRIOLET_URL": server.url,
-        "XDG_RUNTIME_DIR": str(server.folder),
-    }
     command = [program, str(ROOT / "examples" / name)]
     command += [word.format(ws=server.url.replace("http", "ws")) for word in words]
-    with trio.fail_after(2 * DEADLINE_S):
-        done = await trio.run_process(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_stdout=True,
-            stderr=subprocess.STDOUT,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-    assert done.returncode == 0, done.stdout.decode()
-    assert done.stdout.strip(), "it prints something"
-    assert said in done.stdout.decode()
+    printed = await run_program(command, server, tmp_path, TRIOLET_URL=server.url)
+    assert printed.strip(), "it prints something"
+    assert said in printed
     if name == "resume.py":
-        cut, whole = done.stdout.decode().splitlines()
+        cut, whole = printed.splitlines()
         assert len(whole) > len(cut)

@@ -12,8 +12,8 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 import attrs
@@ -213,10 +213,9 @@ def serve_command(*options: str, **engine: object) -> list[str]:
     return [sys.executable, "-m", "triolet", "serve", *port, "--threads", "1", *options]
 
 
-@asynccontextmanager
-async def open_server(
+def open_server(
     folder: pathlib.Path, *options: str, limits: str = "", **engine: object
-) -> AsyncIterator[Server]:
+) -> AbstractAsyncContextManager[Server]:
     """A server that answers; afterwards nothing of it is left, or the test fails.
 
     `limits` are commands of a shell that becomes the server.
@@ -224,7 +223,13 @@ async def open_server(
     command = serve_command(*options, **engine)
     if limits:
         command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
-    server = Server(command, folder)
+    return open_command(folder, command)
+
+
+@asynccontextmanager
+async def open_command(folder: pathlib.Path, command: Sequence[str]) -> AsyncIterator[Server]:
+    """The same of a command of one's own."""
+    server = Server([*command], folder)
     server.spawn()
     try:
         await server.wait_ready()
@@ -232,6 +237,12 @@ async def open_server(
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
             await server.stop()
+
+
+def open_chaos_server(folder: pathlib.Path, *options: str) -> AbstractAsyncContextManager[Server]:
+    """A server whose processes die of the poisons in what clients send."""
+    module = [sys.executable, "-m", "triolet.fuzz.chaos.chaos_server", ""]
+    return open_command(folder, [*module, "serve", "--port", "0", "--threads", "1", *options])
 
 
 @contextmanager

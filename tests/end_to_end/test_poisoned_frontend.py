@@ -2,9 +2,6 @@
 
 import json
 import pathlib
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -14,7 +11,7 @@ from trio_websocket import open_websocket_url
 
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
-from .server import DEADLINE_S, Server
+from .server import DEADLINE_S, Server, open_chaos_server
 
 pytestmark = pytest.mark.slow
 
@@ -27,21 +24,6 @@ STORY: dict[str, Any] = {
 }
 REFUSED = "request_quarantined"
 ABORTED = "frontend 0: was killed by SIGABRT"
-
-
-@asynccontextmanager
-async def open_poisoned(folder: pathlib.Path, *options: str) -> AsyncIterator[Server]:
-    """A server whose frontends die of poisons; at its third fault of its own one is given up."""
-    module = [sys.executable, "-m", "triolet.fuzz.chaos.chaos_server", ""]
-    serve = ["serve", "--port", "0", "--threads", "1", *options]
-    server = Server([*module, *serve], folder)
-    server.spawn()
-    try:
-        await server.wait_ready()
-        yield server
-    finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
-            await server.stop()
 
 
 async def read_innocent(server: Server, seed: int, texts: dict[int, str]) -> None:
@@ -79,7 +61,7 @@ async def test_a_content_that_ends_its_frontend_is_refused_after_two_deaths(
     tmp_path: pathlib.Path, poison: FrontendPoison
 ) -> None:
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_poisoned(tmp_path, "--restart-limit", "0") as server:
+        async with open_chaos_server(tmp_path, "--restart-limit", "0") as server:
             undisturbed = await read_innocents(server)
             answers = list[httpx.Response]()
 
@@ -101,7 +83,7 @@ async def test_a_message_of_a_socket_that_ends_frontends_is_an_error_event(
     tmp_path: pathlib.Path,
 ) -> None:
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_poisoned(tmp_path, "--frontends", "2") as server:
+        async with open_chaos_server(tmp_path, "--frontends", "2") as server:
             await server.wait_linked(2, 1)
             url = server.url.replace("http", "ws") + "/v1/responses"
             for _ in range(4):  # on whichever frontend

@@ -16,7 +16,7 @@ import trio
 
 from triolet.engine.kernels.library import machine_isas
 
-from .server import DEADLINE_S, Server, wait_until
+from .server import DEADLINE_S, Server, open_command, wait_until
 from .streams import SeenStream, body, read_sse
 
 pytestmark = [
@@ -36,15 +36,9 @@ INEXACT = "inexact"
 async def open_unlike(folder: pathlib.Path, *options: str) -> AsyncIterator[Server]:
     """Two engines that differ, both linked."""
     words = ["serve", "--port", "0", "--engines", "2", "--threads", "1", *options]
-    server = Server([sys.executable, str(PROGRAM), *words], folder)
-    server.spawn()
-    try:
-        await server.wait_ready()
+    async with open_command(folder, [sys.executable, str(PROGRAM), *words]) as server:
         await server.wait_linked(1, 2)
         yield server
-    finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
-            await server.stop()
 
 
 async def disturbed(server: Server) -> dict[str, SeenStream]:

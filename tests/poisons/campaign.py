@@ -3,10 +3,8 @@
 import json
 import pathlib
 import statistics
-import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -16,7 +14,7 @@ import trio
 from triolet.fuzz.chaos.poisoned_forms import FormPoison
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
-from ..end_to_end.server import DEADLINE_S, Server
+from ..end_to_end.server import Server, open_chaos_server
 
 PATH = "/v1/completions"
 STREAMS = 8
@@ -103,7 +101,7 @@ class Campaign:
 
     async def run(self) -> Report:
         """All turns. Raises what a stream raises that was cut or refused."""
-        async with self._open_server() as server, server.client() as client:
+        async with open_chaos_server(self.folder) as server, server.client() as client:
             for seed in range(STREAMS):
                 self._texts[seed] = await self._read(client, seed)
             self.report = Report()
@@ -118,19 +116,6 @@ class Campaign:
             assert await server.is_ready(), "the server is up"
             self.report.deaths = server.log().count(ABORTED)
         return self.report
-
-    @asynccontextmanager
-    async def _open_server(self) -> AsyncIterator[Server]:
-        module = [sys.executable, "-m", "triolet.fuzz.chaos.chaos_server", ""]
-        serve = ["serve", "--port", "0", "--threads", "1"]
-        server = Server([*module, *serve], self.folder)
-        server.spawn()
-        try:
-            await server.wait_ready()
-            yield server
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
-                await server.stop()
 
     async def _take_turns(self, server: Server) -> None:
         ends = trio.current_time() + self.options.seconds
