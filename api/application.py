@@ -76,7 +76,7 @@ class Application:
     journal_fault: str = ""
     # Where connections are held for a successor; None: they end with this process.
     slots: HeldSlots | None = None
-    # What is parsed now, for the case that this process dies of it.
+    # Names contents while they are parsed, for the case that this process dies of one.
     hands: Hands = attrs.field(factory=Hands)
     # {rank: why} of this server's frontends that are given up.
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)

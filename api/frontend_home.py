@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class FrontendHome:
-    """What it is made of."""
+    """Parts of the home of this process."""
 
     frontend: Frontend
     application: Application

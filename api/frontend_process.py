@@ -106,7 +106,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
 
 @attrs.define(eq=False)
 class FrontendProcess:
-    """What this process is made of."""
+    """One frontend: its home, its orders from the root, and its reports."""
 
     init: FrontendInit
     control: ControlChannel

@@ -15,7 +15,7 @@ from cyclopts import CycloptsError
 
 @attrs.frozen
 class PeerOption:
-    """What becomes of one option: `words` of ours in its place, a `note`, or a refusal.
+    """Treatment of one option: `words` of ours in its place, a `note`, or a refusal.
 
     `takes_value` is of the peer's command line; `{}` in `words` is that value. `only` are the
     values that mean what this entry says; others are refused with `otherwise`.

@@ -231,7 +231,7 @@ def _check_address(listen: ListenSettings, serve: ServeSettings) -> None:
 
 
 def _with_demo_key(listen: ListenSettings, serve: ServeSettings) -> ServeSettings:
-    """With an admin key more, which is good for the life of the server."""
+    """Settings with one admin key more, which is good for the life of the server."""
     if not is_loopback(listen.host):
         reason = f"is for this machine alone, and {listen.host} can be reached from elsewhere"
         raise InvalidParameter("demo", reason)
@@ -239,7 +239,7 @@ def _with_demo_key(listen: ListenSettings, serve: ServeSettings) -> ServeSetting
 
 
 def _sealed(serve: ServeSettings) -> ServeSettings:
-    """As frontends get it: with digests of the keys."""
+    """Settings as frontends get them, with digests of the keys."""
     api_keys, admin_keys = (tuple(map(sealed, keys)) for keys in (serve.api_keys, serve.admin_keys))
     return attrs.evolve(serve, api_keys=api_keys, admin_keys=admin_keys)
 

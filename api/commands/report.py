@@ -104,7 +104,7 @@ class FirstSteps:
 
     model: str
     needs_key: bool = False
-    # Of `--demo`; for terminals alone.
+    # The admin key of `--demo`; no log may have it.
     demo_key: str = attrs.field(default="", repr=False)
 
     def page_with_key(self, url: str) -> str:

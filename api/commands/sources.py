@@ -158,8 +158,8 @@ def default_text(value: object) -> str | None:
     return None if value is None or value is False or value in ("", ()) else str(value)
 
 
-# Of every option: where one is given twice the last one counts, as scripts that append expect. No
-# option negates but one that is on by default, and none empties a list.
+# Rules of every option: of one that is given twice the last counts, as scripts that append expect.
+# No option negates but one that is on by default, and none empties a list.
 EVERY_OPTION = Parameter(
     allow_repeating=True, negative_bool=(), negative_iterable=(), show_default=default_text
 )

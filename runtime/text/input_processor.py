@@ -78,7 +78,7 @@ class InputProcessor:
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Checks forms of answers, in another process wherever there is one.
     forms: FormChecker = attrs.field(factory=LocalForms)
-    # What is parsed and tokenised now, here and in the API.
+    # Names contents while they are parsed or tokenised, here and in the API.
     hands: Hands = attrs.field(factory=Hands)
     _threads: TokenizerThreads = attrs.field(init=False)
     # One conversation at a time is rendered in a thread: two would only take each other's time.
