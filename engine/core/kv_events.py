@@ -3,16 +3,13 @@
 Sans-IO: `KVEventLog` notes what the block pool does, `KVEventStream` numbers batches and keeps them
 for replay; `process.kv_publisher` sends them.
 
-A batch is a MessagePack array: [time, events, rank]. An event is one, too, with its name in front:
+A batch is a MessagePack array: [time, events, rank]. An event is a map: its class by name under
+"type", and that class's fields, in vLLM's order. vLLM before 0.24 had arrays there.
 
-    ["BlockStored", [hash, …], parent's hash or nil, [token, …], block size, nil, medium, nil]
-    ["BlockRemoved", [hash, …], medium]
-    ["AllBlocksCleared"]
-
-Hashes are the low 64 bits of ours, as vLLM publishes its own. Several of one BlockStored follow
-each other in one prompt. A *snapshot* is a batch that clears all, then stores what is cached: it
-begins each life of an engine, and takes the place of increments that were too many to keep. So a
-subscriber that reads from any snapshot on, without a gap, has the state of the engine.
+Hashes are the low 64 bits of ours, as vLLM publishes its own. A *snapshot* is a batch that clears
+all, then stores what is cached: it begins each life of an engine, and takes the place of increments
+that were too many to keep. So a subscriber that reads from any snapshot on, without a gap, has the
+state of the engine.
 
 Numbers of batches begin at the engine's start in microseconds since 1970: those of a later life are
 higher, as no engine makes a batch each microsecond.
@@ -20,7 +17,6 @@ higher, as no engine makes a batch each microsecond.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import attrs
 import msgspec
@@ -34,7 +30,32 @@ PENDING_MAX = 65_536
 # All batches that are kept for replay: 8 snapshots of a million blocks would be 250 MiB.
 REPLAY_BYTES_MAX = 64 * 2**20
 
-Event = list[Any]
+
+class BlockStored(msgspec.Struct, tag=True, gc=False):
+    """Blocks that follow each other in one prompt can be found from now on."""
+
+    block_hashes: list[int]
+    # None: the first is a prompt's first, or what it follows is not known any more.
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: None
+    medium: str
+    lora_name: None
+
+
+class BlockRemoved(msgspec.Struct, tag=True, gc=False):
+    """Blocks cannot be found any more."""
+
+    block_hashes: list[int]
+    medium: str
+
+
+class AllBlocksCleared(msgspec.Struct, tag=True, gc=False):
+    """Nothing can be found but what the next events store."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 def external_hash(block_hash: bytes) -> int:
@@ -95,10 +116,10 @@ class KVEventLog:
         self.held[block_hash] = stored
         if self._snapshot_due:
             return
-        if parent is not None and parent == self._tail:
-            last = self._pending[-1]
-            last[1].append(external_hash(block_hash))
-            last[3].extend(stored.token_ids)
+        last = self._last_pending
+        if isinstance(last, BlockStored) and parent is not None and parent == self._tail:
+            last.block_hashes.append(external_hash(block_hash))
+            last.token_ids.extend(stored.token_ids)
         else:
             self._add(self._stored_event(block_hash, stored))
         self._tail = None if self._snapshot_due else block_hash
@@ -109,10 +130,11 @@ class KVEventLog:
         if self._snapshot_due:
             return
         self._tail = None
-        if self._pending and self._pending[-1][0] == "BlockRemoved":
-            self._pending[-1][1].append(external_hash(block_hash))
+        last = self._last_pending
+        if isinstance(last, BlockRemoved):
+            last.block_hashes.append(external_hash(block_hash))
         else:
-            self._add(["BlockRemoved", [external_hash(block_hash)], self.medium])
+            self._add(BlockRemoved([external_hash(block_hash)], self.medium))
 
     def note_cleared(self) -> None:
         """The memory was lost."""
@@ -131,14 +153,18 @@ class KVEventLog:
         events, self._pending, self._tail = self._pending, [], None
         if self._snapshot_due:
             self._snapshot_due = False
-            events = [["AllBlocksCleared"]]
+            events = [AllBlocksCleared()]
             events += [self._stored_event(*item) for item in self.held.items()]
         return events
 
     def _stored_event(self, block_hash: bytes, stored: _Stored) -> Event:
         parent = None if stored.parent is None else external_hash(stored.parent)
         hashes, tokens = [external_hash(block_hash)], list(stored.token_ids)
-        return ["BlockStored", hashes, parent, tokens, self.block_tokens, None, self.medium, None]
+        return BlockStored(hashes, parent, tokens, self.block_tokens, None, self.medium, None)
+
+    @property
+    def _last_pending(self) -> Event | None:
+        return self._pending[-1] if self._pending else None
 
     def _add(self, event: Event) -> None:
         if len(self._pending) == PENDING_MAX:
@@ -175,7 +201,7 @@ class KVEventStream:
         events = self.log.take()
         if not events:
             return None
-        is_snapshot = events[0] == ["AllBlocksCleared"]
+        is_snapshot = isinstance(events[0], AllBlocksCleared)
         payload = msgspec.msgpack.encode([wall_s, events, self.rank])
         batch = KVEventBatch(self.next_number, payload, is_snapshot)
         self.next_number += 1

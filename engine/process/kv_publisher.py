@@ -1,8 +1,9 @@
 """KV event publisher: what `core.kv_events` notes, sent to routers by ZeroMQ as vLLM sends it.
 
 A message is three frames: topic, number (8 bytes, big-endian), batch. A question is a number in the
-same form, answered by an empty frame, number and batch for each batch from it on, and at last -1
-and nothing. A subscriber that is dead, slow or hostile holds up no step: nothing waits for one.
+same form, answered by an empty frame and the message for each batch from it on, and at last by one
+of no topic, -1 and no batch. A subscriber that is dead, slow or hostile holds up no step: nothing
+waits for one.
 """
 
 import logging
@@ -21,7 +22,7 @@ from ...nurseries.tasks.service import open_service
 from ...transports.endpoint import endpoint_of_rank
 from ...transports.publication import Publication, PublicationUnavailable, open_publication
 from ..config import EngineSettings
-from ..core.kv_events import KVEventLog, KVEventStream
+from ..core.kv_events import KVEventBatch, KVEventLog, KVEventStream
 
 logger = logging.getLogger(__name__)
 # The life before this one may be about to end, or another program has the port.
@@ -67,7 +68,8 @@ class KVPublisher:
                 async with open_publication(
                     *endpoints,
                     high_water=settings.kv_events_high_water,
-                    replay_high_water=settings.kv_events_replay_batches + 1,
+                    # Twice a whole answer: ZeroMQ tells the sender of what was read by halves.
+                    replay_high_water=2 * (settings.kv_events_replay_batches + 1),
                 ) as publication:
                     logger.info("KV events are published on %s", endpoints[0])
                     await self._serve(publication)
@@ -94,9 +96,7 @@ class KVPublisher:
     def _publish(self, publication: Publication) -> None:
         batch = self.stream.next_batch(self.wall_s())
         if batch is not None:
-            number = batch.number.to_bytes(NUMBER_BYTES, "big")
-            topic = self.settings.kv_events_topic.encode()
-            publication.publish((topic, number, batch.payload))
+            publication.publish(self._message_of(batch))
 
     async def _run_replay(
         self, publication: Publication, *, task_status: trio.TaskStatus[None]
@@ -115,11 +115,14 @@ class KVPublisher:
             self.log.ask_snapshot()
             self._publish(publication)
         for count, batch in enumerate(self.stream.replay(start), 1):
-            number = batch.number.to_bytes(NUMBER_BYTES, "big")
-            publication.answer((asker, b"", number, batch.payload))
+            publication.answer((asker, b"", *self._message_of(batch)))
             if count % _ANSWERS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
-        publication.answer((asker, b"", _END, b""))
+        publication.answer((asker, b"", b"", _END, b""))
+
+    def _message_of(self, batch: KVEventBatch) -> tuple[bytes, bytes, bytes]:
+        number = batch.number.to_bytes(NUMBER_BYTES, "big")
+        return self.settings.kv_events_topic.encode(), number, batch.payload
 
 
 @asynccontextmanager

@@ -61,7 +61,8 @@ async def test_an_index_equals_the_cache_of_an_engine_that_was_killed(
     tmp_path: pathlib.Path,
 ) -> None:
     past = f"ipc://{tmp_path}/past"
-    events = ("--kv-events-endpoint", f"ipc://{tmp_path}/kv", "--kv-events-replay-endpoint", past)
+    events = ("--kv-events-endpoint", f"ipc://{tmp_path}/kv", "--kv-events-replay-endpoint", past,
+              "--kv-events-topic", "kv-events")  # fmt: skip
     last = -1
     with trio.fail_after(2 * DEADLINE_S):
         async with open_server(tmp_path, "--kv-blocks", "96", *events) as server:

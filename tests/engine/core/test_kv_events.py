@@ -9,6 +9,7 @@ import pytest
 
 from triolet.engine.block_names import NAME_BYTES, BlockNames
 from triolet.engine.config import EngineSettings
+from triolet.engine.core import kv_events
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.kv_events import (
     PENDING_MAX,
@@ -23,8 +24,8 @@ HEAD = b"h" * 32
 BLOCKS = 48
 
 
-class BlockStored(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):
-    """As vLLM's own subscriber declares it; `lora_name` is of later ones."""
+class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
+    """As vLLM 0.33 declares it, without what has a default."""
 
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None
@@ -35,12 +36,12 @@ class BlockStored(msgspec.Struct, array_like=True, tag=True, omit_defaults=True)
     lora_name: str | None
 
 
-class BlockRemoved(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):
+class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     block_hashes: list[int | bytes]
     medium: str | None
 
 
-class AllBlocksCleared(msgspec.Struct, array_like=True, tag=True, omit_defaults=True):
+class AllBlocksCleared(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     pass
 
 
@@ -81,7 +82,7 @@ def test_a_batch_has_the_bytes_that_subscribers_of_vllm_read() -> None:
     stream = KVEventStream(log, 3, next_number=70, batches_max=10)
     first = stream.next_batch(1.5)
     assert first is not None
-    assert msgspec.msgpack.decode(first.payload) == [1.5, [["AllBlocksCleared"]], 3]
+    assert msgspec.msgpack.decode(first.payload) == [1.5, [{"type": "AllBlocksCleared"}], 3]
     log.note_stored(name_of(1), None, [1, 2, 3, 4])
     log.note_stored(name_of(2), name_of(1), [5, 6, 7, 8])
     log.note_stored(name_of(2**64 + 9), None, [9, 9, 9, 9])
@@ -90,15 +91,12 @@ def test_a_batch_has_the_bytes_that_subscribers_of_vllm_read() -> None:
     batch = stream.next_batch(2.5)
     assert batch is not None
     assert batch.number == 71
-    assert msgspec.msgpack.decode(batch.payload, type=KVEventBatch) == KVEventBatch(
-        2.5,
-        [
-            BlockStored([1, 2], None, [1, 2, 3, 4, 5, 6, 7, 8], 4, None, "CPU", None),
-            BlockStored([9], None, [9, 9, 9, 9], 4, None, "CPU", None),
-            BlockRemoved([2, 1], "CPU"),
-        ],
-        3,
-    )
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared] = [
+        BlockStored([1, 2], None, [1, 2, 3, 4, 5, 6, 7, 8], 4, None, "CPU", None),
+        BlockStored([9], None, [9, 9, 9, 9], 4, None, "CPU", None),
+        BlockRemoved([2, 1], "CPU"),
+    ]
+    assert batch.payload == msgspec.msgpack.encode(KVEventBatch(2.5, events, 3))
     assert stream.next_batch(3.5) is None
 
 
@@ -106,7 +104,9 @@ def test_token_ids_are_published_only_by_option() -> None:
     log = make_log()
     log.take()
     log.note_stored(name_of(1), None, [1, 2, 3, 4])
-    assert log.take() == [["BlockStored", [1], None, [], 4, None, "CPU", None]]
+    (event,) = log.take()
+    assert isinstance(event, kv_events.BlockStored)
+    assert event.token_ids == []
 
 
 def test_more_events_than_are_kept_become_a_snapshot() -> None:
@@ -115,7 +115,7 @@ def test_more_events_than_are_kept_become_a_snapshot() -> None:
     for number in range(PENDING_MAX + 2):
         log.note_stored(name_of(number), None, [])
     events = log.take()
-    assert events[0] == ["AllBlocksCleared"]
+    assert events[0] == kv_events.AllBlocksCleared()
     assert len(events) == 1 + len(log.held)
 
 

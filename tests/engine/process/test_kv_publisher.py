@@ -31,11 +31,12 @@ async def replay(socket: zmq.Socket[bytes], start: int) -> list[tuple[int, bytes
     socket.send_multipart([b"", start.to_bytes(8, "big")])
     found: list[tuple[int, bytes]] = []
     while True:
-        empty, number, payload = await receive(socket)
+        empty, topic, number, payload = await receive(socket)
         assert empty == b""
         if int.from_bytes(number, "big", signed=True) == -1:
-            assert payload == b""
+            assert topic == payload == b""
             return found
+        assert topic == b"kv-events"
         found.append((int.from_bytes(number, "big"), payload))
 
 
