@@ -11,13 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .schema_patterns import target_of
-from .subschemas import DEFINITIONS, MEMBERS
+from .subschemas import DEFINITIONS, MEMBERS, SILENT
 
 # Say nothing about which members an object may have.
-_NEUTRAL = {
-    "$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description",
-    "default", "examples", "deprecated", "readOnly", "writeOnly", "type", "x-guidance",
-}  # fmt: skip
+_NEUTRAL = {*SILENT, "type"}
 # Say which members there may be, beside `properties`.
 _OPENERS = {
     "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames",

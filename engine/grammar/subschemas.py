@@ -14,6 +14,11 @@ MAPS = (*MEMBERS, "dependentSchemas", *DEFINITIONS)
 # Values that are no schemas; the last three are maps and lists of names, and llguidance's options.
 ANNOTATIONS = ("default", "examples")
 DATA = ("const", "enum", *ANNOTATIONS, "required", "dependentRequired", "x-guidance")
+# Keywords that say nothing of the value.
+SILENT = (
+    "$schema", "$id", "$comment", "$anchor", *DEFINITIONS, "title", "description", *ANNOTATIONS,
+    "deprecated", "readOnly", "writeOnly", "x-guidance",
+)  # fmt: skip
 
 
 def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -54,3 +59,9 @@ def values_of(schema: object) -> Iterator[tuple[int, str, str, object]]:
             ]  # fmt: skip
         elif isinstance(value, list):
             waiting += [(level + 1, "", "", item, is_schema) for item in value]
+
+
+def join(schema: dict[str, Any], part: dict[str, Any]) -> None:
+    """Have the schema, in place, allow only what this other one allows as well."""
+    if isinstance(joined := schema.get("allOf", []), list):
+        schema["allOf"] = [*joined, part]

@@ -19,8 +19,9 @@ from .bounds import RULES_MAX, check_lark, check_numbers, check_pattern, check_s
 from .closed_objects import close_objects
 from .numbers import exact_bounds
 from .schema_patterns import repetitions
-from .subschemas import ANNOTATIONS, rewritten, values_of
+from .subschemas import ANNOTATIONS, join, rewritten, values_of
 from .times import TIMES
+from .unique_items import UniqueItems
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
 # about 10 ms, the second to 200 ms (`matcher` bounds them together; grammars in use have
@@ -170,9 +171,9 @@ def refused(report: str) -> InvalidParameter:
     )
 
 
-def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
+def _narrowed(schema: dict[str, Any], unique: UniqueItems) -> dict[str, Any]:
     """One schema, without those in it, where patterns mean ASCII, times are what clocks show,
-    numbers are exact, and what says nothing is not there.
+    numbers are exact, sets are written out, and what says nothing is not there.
     """
     found = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
     if isinstance(pattern := found.get("pattern"), str):
@@ -186,17 +187,16 @@ def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
         del found["format"]
     if isinstance(form, str) and form in TIMES:
         _add_pattern(found, TIMES[form])
-    if found.get("uniqueItems") is False:  # which is the default
-        del found["uniqueItems"]
     exact_bounds(found)
+    unique.write_out(found)
     return found
 
 
 def _add_pattern(schema: dict[str, Any], pattern: str) -> None:
     if "pattern" not in schema:
         schema["pattern"] = pattern
-    elif isinstance(joined := schema.get("allOf", []), list):
-        schema["allOf"] = [*joined, {"pattern": pattern}]
+    else:
+        join(schema, {"pattern": pattern})
 
 
 def _converted(gbnf: str) -> str:
@@ -216,7 +216,8 @@ def json_term(schema: dict[str, Any] | bool) -> str:
     options = schema.get("x-guidance", {})
     if not isinstance(options, dict):
         raise refused("x-guidance must be an object")
-    served: dict[str, Any] = rewritten(schema, _narrowed)
+    unique = UniqueItems(schema)
+    served: dict[str, Any] = rewritten(schema, lambda part: _narrowed(part, unique))
     served["x-guidance"] = {**_JSON_OPTIONS, **options}
     check_numbers(served)
     close_objects(served)
