@@ -194,6 +194,14 @@ class RuntimeClosed(EngineError):
 
 
 @attrs.frozen
+class LLMClosed(EngineError):
+    """An `LLM` was used after it was closed."""
+
+    code: ClassVar[str] = "runtime_closed"
+    sentence: ClassVar[str] = "this LLM is closed; make another one"
+
+
+@attrs.frozen
 class RequestFailed(EngineError):
     """The engine ended this request with an error and serves on; `reason` is the engine's text."""
 

@@ -12,8 +12,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Self, cast
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Self, Unpack, cast
 
 import attrs
 import sniffio
@@ -24,9 +24,11 @@ from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.background import start_background_task_soon
 from ..nurseries.tasks.service import single_errors_unwrapped
-from .config import WHOLE_MERGE_S
-from .errors import Overloaded
-from .events import ChildProgress, FileDownloaded, RunEvent
+from .arguments import RuntimeArguments
+from .config import WHOLE_MERGE_S, RuntimeSettings
+from .errors import LLMClosed, Overloaded
+from .event_lines import LineReport, show_download
+from .events import OnEvent
 from .frontend.generation import GenerationStream
 from .runtime import Runtime, open_runtime
 from .text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
@@ -37,6 +39,8 @@ Conversation = Sequence[Mapping[str, Any]]
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
 # would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.
 LOOK_AT_MAIN_THREAD_S = 0.25
+# A person at a terminal wonders from then on whether a start still goes on.
+SILENT_START_S = 3.0
 
 
 @attrs.frozen
@@ -53,14 +57,6 @@ class Completion:
     # Of the first answer and of the prompt (but its first token), if asked for.
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
-
-
-@attrs.frozen
-class LLMClosed(Exception):
-    """The LLM was closed; make another one."""
-
-    def __str__(self) -> str:
-        return "this LLM is closed; make another one"
 
 
 @attrs.define(eq=False)
@@ -91,11 +87,22 @@ class _Call:
 class LLM:
     """A model behind blocking calls; any thread may call, calls of many threads run side by side.
 
-    The arguments are `open_runtime`'s. Raises what it raises, in the constructor; when the runtime
-    fails later, calls raise its error. It must not be used from a trio task, which would block.
+    The arguments are `open_runtime`'s; `verbose` prints a line to stderr as each process starts,
+    is ready, or dies, where else only downloads are shown. Raises what `open_runtime` raises, in
+    the constructor; when the runtime fails later, calls raise its error. An `LLM` must not be used
+    from a trio task, which would block.
     """
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        settings: RuntimeSettings | None = None,
+        in_process: bool = False,
+        verbose: bool = False,
+        on_event: OnEvent | None = None,
+        **options: Unpack[RuntimeArguments],
+    ) -> None:
         # Set in this order: the loop runs, the runtime is up or will never be.
         self._looping = threading.Event()
         self._opened = threading.Event()
@@ -105,14 +112,19 @@ class LLM:
         # Of the calls; None before the runtime is up and as soon as it goes down.
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
-        options.setdefault("on_event", _show_download)
+        on_event = on_event or (LineReport(sys.stderr) if verbose else show_download)
         # Prompts for which there was no room; one is woken whenever another has been answered.
         self._room = trio.lowlevel.ParkingLot()
+        opening = open_runtime(
+            model, settings=settings, in_process=in_process, on_event=on_event, **options
+        )
         self._thread = threading.Thread(
-            target=self._run, args=(model, options), name="triolet-llm", daemon=False
+            target=self._run, args=(opening,), name="triolet-llm", daemon=False
         )
         self._thread.start()
         try:
+            if not self._opened.wait(SILENT_START_S) and not verbose and sys.stderr.isatty():
+                sys.stderr.write("the model is starting; verbose=True shows the steps\n")
             self._opened.wait()
         except BaseException:  # Ctrl-C: the caller will have no object to close
             self.close()
@@ -232,20 +244,20 @@ class LLM:
 
     # ---- in the thread
 
-    def _run(self, model: str | None, options: dict[str, Any]) -> None:
+    def _run(self, opening: AbstractAsyncContextManager[Runtime]) -> None:
         try:
-            trio.run(self._serve, model, options)
+            trio.run(self._serve, opening)
         except BaseException as error:
             # Not lost: the constructor or the next call raises it in the caller's thread.
             self._failure = error
         finally:
             self._opened.set()
 
-    async def _serve(self, model: str | None, options: dict[str, Any]) -> None:
+    async def _serve(self, opening: AbstractAsyncContextManager[Runtime]) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._looping.set()
         with self._scope:
-            async with open_runtime(model, **options) as runtime, trio.open_nursery() as nursery:
+            async with opening as runtime, trio.open_nursery() as nursery:
                 self._runtime, self._nursery = runtime, nursery
                 self._opened.set()
                 try:
@@ -310,17 +322,6 @@ class LLM:
             except Overloaded as full:
                 with trio.move_on_after(full.retry_after_s):
                     await self._room.park()
-
-
-def _show_download(event: RunEvent) -> None:
-    """A line that grows for each file, where there is a terminal; else one when it is there."""
-    match event:
-        case ChildProgress(child=model, phase=file, fraction=fraction) if "/" in model:
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{model}: {file} {fraction:4.0%}")
-        case FileDownloaded(model=model, file=file):
-            begin = "\r" if sys.stderr.isatty() else ""
-            sys.stderr.write(f"{begin}{model}: {file} downloaded\n")
 
 
 def _check_loop() -> None:

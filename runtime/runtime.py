@@ -15,7 +15,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 import attrs
 import msgspec
@@ -38,6 +38,7 @@ from ..transports.codec import Codec
 from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer
 from ..transports.links.zmq_channel import HubChannel, open_hub
+from .arguments import RuntimeArguments
 from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
@@ -149,7 +150,10 @@ functools.update_wrapper(Runtime.generate, Frontend.generate)  # its signature, 
 
 
 def make_settings(
-    model: str | None = None, *, settings: RuntimeSettings | None = None, **options: Any
+    model: str | None = None,
+    *,
+    settings: RuntimeSettings | None = None,
+    **options: Any,
 ) -> RuntimeSettings:
     """Settings from a few words: engine fields and `engines`; the bundled model without `model`.
 
@@ -197,7 +201,7 @@ async def open_runtime(
     settings: RuntimeSettings | None = None,
     in_process: bool = False,
     on_event: OnEvent = ignore_event,
-    **options: Any,
+    **options: Unpack[RuntimeArguments],
 ) -> AsyncIterator[Runtime]:
     """Start engines for `model` and serve them to this task.
 
@@ -221,7 +225,7 @@ async def open_runtime(
     if settings is not None:
         chosen = make_settings(model, settings=settings, **options)
     else:
-        chosen = await fetched_settings(model, on_event, options)
+        chosen = await fetched_settings(model, on_event, cast(dict[str, Any], options))
     check_torch(chosen.engine, has_torch=has_torch())
     if in_process:
         check_inproc(chosen)

@@ -7,17 +7,15 @@ import json
 import logging
 import re
 import sys
-import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import TextIO, assert_never
 
 import attrs
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ...engine.messages import BootPhase
 from ...nurseries.logs import HUMAN
+from ...runtime.event_lines import LineReport, sentence
 from ...runtime.events import (
     ChildFailed,
     ChildGone,
@@ -27,75 +25,18 @@ from ...runtime.events import (
     ChildReady,
     ChildStarting,
     ChildStopped,
-    Draining,
     EngineDiffers,
     FileDownloaded,
-    ModelFetched,
     OnEvent,
     RequestRefused,
     RunEvent,
     Serving,
-    Stopped,
 )
 from .exits import print_whole
 
 logger = logging.getLogger(__name__)
 # Where one word of a class's name ends and the next begins.
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# What a person reads when a phase is over; a phase that is not listed is called by its own name.
-PHASES = {
-    "start": "started",
-    "load weights": "weights loaded",
-    "KV memory": "KV memory taken",
-    "hash files": "files hashed",
-    "load tokenizer": "tokenizer loaded",
-}
-
-
-def sentence(event: RunEvent) -> str:
-    """One event as a line for people; "" for what only a bar shows, and for a stop in order."""
-    match event:
-        case ChildStarting() | ChildProgress() | ChildStopped():
-            return ""
-        case FileDownloaded(model=model, file=file, size_bytes=size_bytes, seconds=seconds):
-            return f"{model}: {file} downloaded ({decimal(size_bytes)} in {_seconds(seconds)} s)"
-        case ModelFetched(model=model, revision=revision, remark=remark):
-            return f"{model}: revision {revision}" + (f", {remark}" if remark else "")
-        case ChildPhaseEnded(child=child, phase=phase, seconds=seconds):
-            return f"{child}: {PHASES.get(phase, f'{phase} done')} in {_seconds(seconds)} s"
-        case ChildReady(child=child, epoch=epoch, boot_s=boot_s):
-            return f"{child}: ready after {boot_s:.1f} s (epoch {epoch})"
-        case EngineDiffers(child=child, epoch=epoch, numerics_id=numerics_id, before=before):
-            return (
-                f"{child}: computes otherwise than engines before it (epoch {epoch}, {numerics_id},"
-                f" not {before}): its model folder or code was exchanged; what was begun before"
-                " does not go on there"
-            )
-        case ChildHung(child=child, cause=cause):
-            return f"{child}: {cause}; it is killed"
-        case ChildGone(child=child, cause=cause):
-            return f"{child}: {cause}"
-        case ChildFailed(child=child, cause=cause):
-            return f"{child}: given up: {cause}"
-        case RequestRefused(child=child, content=content):
-            return f"{child}: died of request content {content}; it is refused from now on"
-        case Serving(url=url, boot_s=boot_s):
-            return f"serving on {url} after {boot_s:.1f} s"
-        case Draining(open_streams=open_streams, grace_s=grace_s):
-            return (
-                f"draining: {open_streams} open stream{'s' * (open_streams != 1)},"
-                f" at most {grace_s:g} s;"
-                " press Ctrl-C again to abort them"
-            )
-        case Stopped():
-            return "stopped: every process has ended"
-        case _:
-            assert_never(event)
-
-
-def _seconds(seconds: float) -> str:
-    """A small model's phases take hundredths, and 0.0 would look like a mistake."""
-    return f"{seconds:.1f}" if seconds >= 0.1 else f"{seconds:.2f}"
 
 
 @attrs.frozen
@@ -144,19 +85,6 @@ class ServerLog:
             print_whole(f"page that may kill: {self.steps.page_with_key(event.url)}")
         for line in self.steps.lines(event.url) if self.is_for_people else ():
             logger.info("%s", line)
-
-
-@attrs.define(eq=False)
-class LineReport:
-    """One line an event, with the time; for logs and pipes."""
-
-    stream: TextIO
-
-    def __call__(self, event: RunEvent) -> None:
-        """Write the line at once."""
-        line = sentence(event)
-        if line:
-            print(f"{time.strftime('%H:%M:%S')} {line}", file=self.stream, flush=True)
 
 
 def log_event(event: RunEvent) -> None:

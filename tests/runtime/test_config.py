@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import get_type_hints
 
+import attrs
 import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
+from triolet.runtime.arguments import EngineArguments, RuntimeArguments
 from triolet.runtime.config import (
     AdmissionLimits,
     InputLimits,
@@ -41,3 +44,12 @@ def test_a_wrong_value_is_refused_by_name(make: Callable[[], object], name: str)
     with pytest.raises(InvalidParameter) as caught:
         make()
     assert caught.value.parameter == name
+
+
+def test_the_options_of_a_runtime_are_the_fields_of_its_settings() -> None:
+    def fields_of(tree: type, *but: str) -> dict[str, object]:
+        return {each.name: each.type for each in attrs.fields(tree) if each.name not in but}
+
+    assert get_type_hints(EngineArguments) == fields_of(EngineSettings, "model")
+    wanted = get_type_hints(EngineArguments) | fields_of(RuntimeSettings, "engine")
+    assert get_type_hints(RuntimeArguments) == wanted

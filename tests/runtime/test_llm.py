@@ -20,8 +20,8 @@ from triolet.engine.errors import EngineError, InvalidParameter, ModelFolderErro
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import AdmissionLimits, SupervisionSettings
-from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.llm import LLM, Completion, LLMClosed
+from triolet.runtime.errors import LLMClosed, NoEngineLeft
+from triolet.runtime.llm import LLM, Completion
 from triolet.runtime.text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 from ..leaks import check_no_leaks, children_of
@@ -203,7 +203,15 @@ def test_the_constructor_raises_what_it_met(null_folder: pathlib.Path) -> None:
         with pytest.raises(InvalidParameter, match="workers"):
             LLM(str(null_folder), executor="null", workers=0)
         with pytest.raises(TypeError, match="no_such_option"):
-            LLM(str(null_folder), no_such_option=1)
+            LLM(str(null_folder), no_such_option=1)  # type: ignore[call-arg]
+
+
+def test_a_verbose_one_prints_what_its_processes_do(
+    null_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LLM(str(null_folder), executor="null", verbose=True):
+        pass
+    assert "engine 0: ready after" in capsys.readouterr().err
 
 
 def test_closing_is_harmless_twice_and_ends_all_use(null_folder: pathlib.Path) -> None:

@@ -1,0 +1,76 @@
+"""Options of `open_runtime` and `LLM` as a typed dictionary, for editors and type checkers.
+
+What each means, its unit and default: `triolet config show`, `EngineSettings`, `RuntimeSettings`.
+"""
+
+from typing import TypedDict
+
+from ..nurseries.logs import LogSettings
+from .config import (
+    AdmissionLimits,
+    InputLimits,
+    JournalSettings,
+    ReplaySettings,
+    RuntimeTimes,
+    StreamSettings,
+    SupervisionSettings,
+)
+
+
+class EngineArguments(TypedDict, total=False):
+    """Fields of `EngineSettings` but the model, which has a parameter of its own."""
+
+    revision: str
+    executor: str
+    isa: str
+    load_format: str
+    device: str
+    workers: int
+    threads: int
+    block_tokens: int
+    max_model_len: int
+    kv_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step_time_target_s: float
+    max_logprobs: int
+    scheduling_policy: str
+    steps_in_flight: int
+    prefix_cache: bool
+    bitwise: bool
+    kv_memory_bytes_max: int
+    boot_timeout_s: float
+    step_timeout_s: float
+    orphan_s: float
+    kv_events_endpoint: str
+    kv_events_replay_endpoint: str
+    kv_events_topic: str
+    kv_events_token_ids: bool
+    kv_events_open: bool
+    kv_events_replay_batches: int
+    kv_events_high_water: int
+    record_steps: str
+    null_step_s: float
+
+
+class RuntimeArguments(EngineArguments, total=False):
+    """Fields of `RuntimeSettings` but the engine's settings, and those fields themselves."""
+
+    engines: int
+    frontends: int
+    spare_engines: int
+    spare_frontends: int
+    model_name: str
+    generation_config: str
+    chat_template: str
+    admission: AdmissionLimits
+    wait_target_s: float
+    input: InputLimits
+    streams: StreamSettings
+    replay: ReplaySettings
+    journal: JournalSettings
+    takeover: bool
+    supervision: SupervisionSettings
+    times: RuntimeTimes
+    logs: LogSettings
+    core_dumps: bool
