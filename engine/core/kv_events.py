@@ -17,13 +17,14 @@ higher, as no engine makes a batch each microsecond.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import attrs
 import msgspec
 
 from ..config import EngineSettings
 
-_HASH_MASK = 2**64 - 1
+_HASH_BYTES = 8
 # Events between two batches: some steps' worth. Where there are more, nobody takes them, and a
 # snapshot says the same.
 PENDING_MAX = 65_536
@@ -60,11 +61,10 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 def external_hash(block_hash: bytes) -> int:
     """What subscribers know a block by."""
-    return int.from_bytes(block_hash, "big") & _HASH_MASK
+    return int.from_bytes(block_hash[-_HASH_BYTES:], "big")
 
 
-@attrs.frozen
-class _Stored:
+class _Stored(NamedTuple):
     """What is known of a cached block. Of one that an earlier life stored: nothing."""
 
     parent: bytes | None = None

@@ -27,6 +27,9 @@ from ..core.kv_events import KVEventBatch, KVEventLog, KVEventStream
 logger = logging.getLogger(__name__)
 # The life before this one may be about to end, or another program has the port.
 RETRY_S = 1.0
+# After a batch, what changes is gathered: a batch costs some 100 µs of CPU, as a short step does.
+# What a router does with a prefix, it does when the request is computed, which takes longer.
+GATHER_S = 0.02
 # Between the batches of an answer the loop is given away: some 100 µs.
 _ANSWERS_PER_TURN = 16
 NUMBER_BYTES = 8
@@ -92,6 +95,8 @@ class KVPublisher:
             with waiting_for("changes of the KV cache"):
                 await self._news.wait()
             self._publish(publication)
+            with waiting_for("more changes"):
+                await trio.sleep(GATHER_S)
 
     def _publish(self, publication: Publication) -> None:
         batch = self.stream.next_batch(self.wall_s())
@@ -111,6 +116,7 @@ class KVPublisher:
             await self._answer(publication, frames[0], int.from_bytes(frames[2], "big"))
 
     async def _answer(self, publication: Publication, asker: bytes, start: int) -> None:
+        self._publish(publication)  # what is gathered comes before its answer, and in it
         if self.stream.lacks(start):
             self.log.ask_snapshot()
             self._publish(publication)

@@ -8,7 +8,7 @@ import zmq
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.kv_events import KVEventLog, external_hash
-from triolet.engine.process.kv_publisher import KVPublisher, open_kv_publisher
+from triolet.engine.process.kv_publisher import GATHER_S, KVPublisher, open_kv_publisher
 from triolet.tests.engine.core.test_kv_events import Index, name_of
 from triolet.tests.leaks import check_no_leaks
 from triolet.tests.transports.test_publication import open_reader, receive
@@ -98,7 +98,7 @@ async def test_a_dead_subscriber_bounds_what_is_kept_for_it() -> None:
         ):
             for number in range(2000):
                 log.note_stored(name_of(number), None, [])
-                while log.has_news:
+                while log.has_news and number % 20 == 0:
                     await trio.lowlevel.checkpoint()
             index = Index()
             found = await replay(asker, 0)
@@ -106,6 +106,27 @@ async def test_a_dead_subscriber_bounds_what_is_kept_for_it() -> None:
                 index.read(payload)
             assert len(found) <= 8
             assert len(index.held) == 2000
+
+
+async def test_what_changes_is_gathered_and_an_answer_has_all_of_it() -> None:
+    settings, log = make_settings(), KVEventLog(4, "CPU")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            open_kv_publisher(log, settings, 0),
+            open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
+        ):
+            await replay(asker, 0)
+            began = trio.current_time()
+            batches = 0
+            for number in range(100):
+                log.note_stored(name_of(number), None, [])
+                await trio.testing.wait_all_tasks_blocked()
+                batches += not log.has_news
+            assert batches <= 1 + (trio.current_time() - began) / GATHER_S
+            index = Index()
+            for _, payload in await replay(asker, 0):
+                index.read(payload)
+            assert len(index.held) == 100
 
 
 async def test_an_endpoint_in_use_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
