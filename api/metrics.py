@@ -33,78 +33,132 @@ VLLM_PREFIX = "vllm:"
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 # (kind, field of EngineStatistics, name, help), one value for each engine.
 _OF_ENGINES = (
-    (_GAUGE, "waiting", "num_requests_waiting", "Requests that wait to be scheduled"),
-    (_GAUGE, "running", "num_requests_running", "Requests that are scheduled"),
-    (_GAUGE, "paused", "num_requests_paused", "Requests without credit: their client is slow"),
-    (_GAUGE, "kv_blocks", "kv_blocks", "KV blocks in all"),
-    (_GAUGE, "kv_blocks_free", "kv_blocks_free", "KV blocks that are free or only cached"),
-    (_GAUGE, "step_s_last", "step_seconds_last", "Duration of the last step"),
-    (_COUNTER, "step", "steps", "Steps"),
-    (_COUNTER, "requests_added", "engine_requests_added", "Requests taken in"),
-    (_COUNTER, "requests_finished", "engine_requests_finished", "Requests that ended by their own"),
-    (_COUNTER, "requests_aborted", "engine_requests_aborted", "Requests that were aborted"),
-    (_COUNTER, "preemptions", "num_preemptions", "Preemptions"),
+    (_GAUGE, "waiting", "num_requests_waiting", "Requests waiting in the queue of the scheduler"),
+    (_GAUGE, "running", "num_requests_running", "Requests in the running batch"),
+    (_GAUGE, "paused", "num_requests_paused", "Requests paused because their client reads slowly"),
+    (_GAUGE, "kv_blocks", "kv_blocks", "Total KV cache blocks"),
+    (
+        _GAUGE,
+        "kv_blocks_free",
+        "kv_blocks_free",
+        "KV cache blocks that are free or hold only reusable prefixes",
+    ),
+    (_GAUGE, "step_s_last", "step_seconds_last", "Duration of the last engine step"),
+    (_COUNTER, "step", "steps", "Engine steps"),
+    (_COUNTER, "requests_added", "engine_requests_added", "Requests received"),
+    (_COUNTER, "requests_finished", "engine_requests_finished", "Requests completed"),
+    (_COUNTER, "requests_aborted", "engine_requests_aborted", "Requests aborted"),
+    (_COUNTER, "preemptions", "num_preemptions", "Requests preempted"),
     (_COUNTER, "prompt_tokens", "engine_prompt_tokens", "Prompt tokens computed"),
     (_COUNTER, "output_tokens", "engine_generation_tokens", "Tokens sampled"),
-    (_COUNTER, "prefix_queries", "prefix_cache_queries", "Prompt tokens looked up in the cache"),
+    (
+        _COUNTER,
+        "prefix_queries",
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache",
+    ),
     (_COUNTER, "prefix_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
-    (_COUNTER, "worker_restarts", "worker_restarts", "Workers that died and were replaced"),
-    (_COUNTER, "messages_dropped", "engine_messages_dropped", "Messages dropped as malformed"),
+    (_COUNTER, "worker_restarts", "worker_restarts", "Worker processes restarted"),
+    (_COUNTER, "messages_dropped", "engine_messages_dropped", "Malformed messages dropped"),
 )
 # The same of ApiCounters and FrontendStatistics, one value for all frontends of this server.
 _OF_FRONTENDS = (
-    (_GAUGE, "connections_active", "connections_active", "Connections that are open"),
-    (_GAUGE, "sockets_active", "websocket_connections_active", "WebSocket connections open"),
+    (_GAUGE, "connections_active", "connections_active", "Open connections"),
+    (_GAUGE, "sockets_active", "websocket_connections_active", "Open WebSocket connections"),
     (_COUNTER, "connections", "connections", "Connections accepted"),
-    (_COUNTER, "connections_refused", "connections_refused", "Connections refused at the limit"),
-    (_COUNTER, "connections_failed", "connections_failed", "Connections ended by a mistake"),
+    (
+        _COUNTER,
+        "connections_refused",
+        "connections_refused",
+        "Connections refused at the connection limit",
+    ),
+    (
+        _COUNTER,
+        "connections_failed",
+        "connections_failed",
+        "Connections closed after a protocol error",
+    ),
     (
         _COUNTER,
         "connections_taken_over",
         "connections_taken_over",
-        "Connections of a dead frontend that went on",
+        "Connections continued by another frontend process",
     ),
-    (_COUNTER, "connections_lost", "connections_lost", "Connections that ended with a frontend"),
+    (
+        _COUNTER,
+        "connections_lost",
+        "connections_lost",
+        "Connections lost when a frontend process died",
+    ),
     (_COUNTER, "sockets", "websocket_connections", "WebSocket connections accepted"),
     # The writer was behind, or text was to wait.
-    (_COUNTER, "deltas_merged", "lane_merged_deltas", "Deltas merged into a later one"),
-    (_COUNTER, "spans", "spans_exported", "Spans of traces that a collector took"),
-    (_COUNTER, "spans_dropped", "spans_dropped", "Spans of traces that were lost"),
-    (_GAUGE, "requests_active", "requests_active", "Requests in flight"),
-    (_GAUGE, "queued_tokens", "queued_tokens", "Prompt tokens of requests without a first token"),
+    (_COUNTER, "deltas_merged", "lane_merged_deltas", "Text deltas merged into a later one"),
+    (_COUNTER, "spans", "spans_exported", "Trace spans exported"),
+    (_COUNTER, "spans_dropped", "spans_dropped", "Trace spans dropped"),
+    (_GAUGE, "requests_active", "requests_active", "Requests in progress"),
+    (
+        _GAUGE,
+        "queued_tokens",
+        "queued_tokens",
+        "Prompt tokens queued: their request has no token yet",
+    ),
     (_COUNTER, "requests_total", "requests", "Requests admitted"),
-    (_COUNTER, "requests_finished_total", "requests_finished", "Requests that ended by their own"),
-    (_COUNTER, "requests_failed_total", "requests_failed", "Requests that ended by an error"),
-    (_COUNTER, "requests_aborted_total", "requests_aborted", "Requests that their client left"),
-    (_COUNTER, "requests_overloaded_total", "admission_rejections", "Requests refused at a limit"),
-    (_GAUGE, "requests_waiting", "requests_without_engine", "Requests whose engine is gone"),
-    (_COUNTER, "requests_replayed_total", "request_replays", "Requests sent again"),
-    (_COUNTER, "requests_migrated_total", "request_migrations", "Requests sent to another engine"),
+    (_COUNTER, "requests_finished_total", "requests_finished", "Requests completed"),
+    (_COUNTER, "requests_failed_total", "requests_failed", "Requests failed"),
+    (_COUNTER, "requests_aborted_total", "requests_aborted", "Requests cancelled by the client"),
+    (
+        _COUNTER,
+        "requests_overloaded_total",
+        "admission_rejections",
+        "Requests rejected because the server was overloaded",
+    ),
+    (
+        _GAUGE,
+        "requests_waiting",
+        "requests_without_engine",
+        "Requests waiting for an engine to restart",
+    ),
+    (
+        _COUNTER,
+        "requests_replayed_total",
+        "request_replays",
+        "Requests resent after an engine died",
+    ),
+    (_COUNTER, "requests_migrated_total", "request_migrations", "Requests moved to another engine"),
     (
         _COUNTER,
         "requests_migrated_inexactly_total",
         "request_migrations_inexact",
-        "Requests sent to an engine that computes otherwise",
+        "Requests moved to an engine with different numerics",
     ),
     (_COUNTER, "prompt_tokens_total", "prompt_tokens", "Prompt tokens of admitted requests"),
-    (_COUNTER, "output_tokens_total", "generation_tokens", "Tokens given to clients"),
+    (_COUNTER, "output_tokens_total", "generation_tokens", "Tokens sent to clients"),
 )
 # (field of FrontendStatistics, name, label, help): a count for each value of the label.
 _BY_LABEL = (
-    ("outputs_refused_total", "outputs_refused", "reason", "Engine outputs that were refused"),
-    ("link_mishaps_total", "link_mishaps", "kind", "Faults of links to engines, put right"),
+    (
+        "outputs_refused_total",
+        "outputs_refused",
+        "reason",
+        "Engine outputs rejected as stale or invalid",
+    ),
+    ("link_mishaps_total", "link_mishaps", "kind", "Errors recovered on links to engines"),
 )
 # (field of Latencies, name, help); vLLM calls them the same behind its own prefix.
 _HISTOGRAMS = (
-    ("first_token", "time_to_first_token_seconds", "To the first token"),
-    ("inter_token", "inter_token_latency_seconds", "Between the arrivals of a stream's tokens"),
-    ("per_token", "request_time_per_output_token_seconds", "Average between a request's tokens"),
-    ("whole", "e2e_request_latency_seconds", "To the end of a request"),
-    ("queue", "request_queue_time_seconds", "Until a request is in a step, on the way included"),
-    ("prefill", "request_prefill_time_seconds", "From a request's first step to its first token"),
-    ("decode", "request_decode_time_seconds", "From the first token of a request to its end"),
-    ("prompt_tokens", "request_prompt_tokens", "Length of a prompt"),
-    ("output_tokens", "request_generation_tokens", "Length of an output"),
+    ("first_token", "time_to_first_token_seconds", "Time to first token"),
+    ("inter_token", "inter_token_latency_seconds", "Time between tokens of a stream"),
+    (
+        "per_token",
+        "request_time_per_output_token_seconds",
+        "Mean time per output token of a request",
+    ),
+    ("whole", "e2e_request_latency_seconds", "End-to-end latency of a request"),
+    ("queue", "request_queue_time_seconds", "Time from arrival to the first engine step"),
+    ("prefill", "request_prefill_time_seconds", "Prefill time: first engine step to first token"),
+    ("decode", "request_decode_time_seconds", "Decode time: first token to the end"),
+    ("prompt_tokens", "request_prompt_tokens", "Prompt tokens of a request"),
+    ("output_tokens", "request_generation_tokens", "Output tokens of a request"),
 )
 # {name: vLLM's}: only what we count with vLLM's meaning, so that its dashboards work unchanged.
 _VLLM_OF_ENGINES = {
@@ -217,7 +271,7 @@ def _engines(
     if model:
         yield _family(_GAUGE, VLLM_PREFIX + _CACHE_INFO, about, caches, labels=labels, fixed=model)
     name = PREFIX + "engine_aborts_by_steps"
-    about = "Aborted requests whose blocks were free so many steps later"
+    about = "Aborted requests by engine steps until their KV blocks were free"
     aborts = [
         ((rank, str(steps)), count)
         for rank, row in rows.items()
@@ -247,7 +301,7 @@ def _ends(counts: FrontendStatistics, model: dict[str, str]) -> Metric:
     return _family(
         _COUNTER,
         VLLM_PREFIX + "request_success",
-        "Requests by why they ended",
+        "Requests by finish reason",
         ends,
         labels=("finished_reason",),
         fixed=model,
@@ -278,7 +332,7 @@ def _histograms(prefix: str, latencies: Latencies, labels: dict[str, str]) -> It
 
 
 def _gaps(latencies: Latencies) -> Metric:
-    about = "From the last token before a death to the first one after it, of a stream"
+    about = "Pause of a stream at a process death, last token before to first after"
     family = HistogramMetricFamily(PREFIX + "stream_gap_seconds", about, labels=["cause"])
     for role, gaps in (
         (Role.ENGINE, latencies.gaps_of_engines),
@@ -291,7 +345,7 @@ def _gaps(latencies: Latencies) -> Metric:
 def _restarts(engines: Iterable[EngineHealth], frontends: Mapping[int, int]) -> Metric:
     counts = [((Role.ENGINE, str(engine.rank)), engine.restarts) for engine in engines]
     counts += [((Role.FRONTEND, str(rank)), count) for rank, count in frontends.items()]
-    about, labels = "Processes that took the place of one that ended", ("role", "rank")
+    about, labels = "Processes restarted", ("role", "rank")
     return _family(_COUNTER, PREFIX + "restarts", about, counts, labels=labels)
 
 
