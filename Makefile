@@ -14,7 +14,7 @@ CLIENTS := .cache/clients
 ORIGINALS := .cache/originals
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
-.PHONY: serve test lint types bench clients fix dist clean
+.PHONY: serve test lint types bench clients fix dist constraints clean
 
 serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
@@ -67,6 +67,10 @@ dist: $(VENV)/bin/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl
 	mv build/dist/*.tar.gz dist/
 	rm -rf build
+
+# Versions that this environment tested of all that serving needs, without torch, for those who install.
+constraints: $(VENV)/installed-for-tests
+	$(BIN)/python -m triolet.tools.constraints > constraints.txt
 
 clean:
 	rm -rf dist $(VENV) .cache build *.egg-info engine/kernels/*.so

@@ -154,8 +154,8 @@ class SamplingParams(DistributionParams):
     choices of one request share it and draw differently all the same. `max_tokens` None means up to
     the model's length.
 
-    `logprobs` asks for the logprob of each output token and of so many most likely ones (0: of none
-    but itself), before any of the other parameters was applied.
+    `logprobs` asks for the logprob of each output token and of this number of most likely ones (0:
+    of the token alone), before any of the other parameters was applied.
 
     Raises `InvalidParameter`, naming the field and its bound.
     """
@@ -193,7 +193,7 @@ class SamplingParams(DistributionParams):
     prompt_logprobs: int | None = parameter(
         None,
         Whole(0, LOGPROBS_MAX),
-        "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
+        "Logprobs of the prompt's tokens, and of the N most likely ones; not with `stream`.",
     )
     stop: tuple[str, ...] = attrs.field(
         default=(),

@@ -58,7 +58,7 @@ ROOMS = {
         "options", "load", "serving", "steps", "tables", "commands", "parts",
         "entry_points", "__main__",
     ],
-    "tools": ["bundled_model"],
+    "tools": ["bundled_model", "constraints"],
 }  # fmt: skip
 # Packages that no wheel has.
 OF_A_CHECKOUT = ("triolet.fuzz.fuzzers", "triolet.fuzz.simulator")

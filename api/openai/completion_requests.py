@@ -180,7 +180,7 @@ CHAT = Body(
         "functions": Field(Unserved(IS_EMPTY, _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
-        "top_logprobs": Field(ALTERNATIVES, "And of so many most likely ones; needs `logprobs`."),
+        "top_logprobs": Field(ALTERNATIVES, "Most likely tokens besides; needs `logprobs`."),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
         "audio": Field(Unserved(NEVER, "audio is not served")),
         "prediction": Field(Unserved(NEVER, "predictions are not served")),

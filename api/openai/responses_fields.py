@@ -94,7 +94,7 @@ RUNTIME = Body(
         ),
         "inexact_ok": Field(
             FLAG,
-            "Go on, where an engine dies, also on one that computes other tokens: an event tells.",
+            "Go on also on an engine that computes other tokens; an event reports it.",
         ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,
@@ -359,7 +359,7 @@ RESPONSES = Body(
         ),
         "top_logprobs": Field(
             IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
-            "Logprobs of so many most likely tokens, and of the token itself.",
+            "Logprobs of this number of most likely tokens, and of the token itself.",
         ),
         "context_management": Field(
             Unserved(IS_EMPTY, "nothing is compacted; send the conversation as wanted")

@@ -74,9 +74,11 @@ ALLOWED_HEADERS = (
     " x-data-parallel-rank, x-request-id"
 )
 EXPOSED_HEADERS = "x-request-id, request-id, retry-after, idempotent-replayed"
-# Routes of OpenAI's API that clients may look for, and what to do without them.
+# Routes of OpenAI's and Ollama's APIs that clients may look for, and what to do without them.
 _TEXT_ALONE = "no model for embeddings, ranking, images, audio or moderation is here, only for text"
+_NO_OLLAMA = "Ollama's API is not served; use its OpenAI-compatible one, under /v1"
 ABSENT = {
+    **dict.fromkeys(("/api/chat", "/api/generate", "/api/tags", "/api/embed"), _NO_OLLAMA),
     "/v1/responses/compact": "compaction is not supported; send a summary of your own as `input`, "
     "or `truncation: auto`, which drops the oldest turns",
     "/v1/batches": "batches are not supported over HTTP; `triolet batch` runs a file of requests",

@@ -232,7 +232,7 @@ class GenerationStream:
         return self.flows[0].client_credit
 
     def grant(self, tokens: int) -> None:
-        """So many more tokens may be generated, for a request that was opened with `credit`.
+        """Let this number of tokens more be generated, for a request opened with `credit`.
 
         Never waits; at its credit a request is paused where it is. Of one that was opened without
         (it has credit to its end) or has ended nothing changes. Raises `InvalidParameter`.
@@ -268,11 +268,11 @@ class Generator(Protocol):
 
     @property
     def max_model_len(self) -> int:
-        """Prompt and output together have at most so many tokens."""
+        """Maximum length of prompt and output together, in tokens."""
 
     @property
     def max_logprobs(self) -> int:
-        """So many alternatives to a token may have their logprobs in an answer."""
+        """Maximum number of alternatives per token whose logprobs an answer may have."""
 
     @property
     def sampling_defaults(self) -> SamplingParams:
@@ -300,15 +300,15 @@ class Generator(Protocol):
 
         Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`. With `streaming`
         off the engine runs to the end whatever is consumed, and outputs come all at once.
-        With `events` outputs tell what happens to the request. With `credit` no more tokens are
+        With `events` outputs report what happens to the request. With `credit` no more tokens are
         generated than that, and what `stream.grant` adds to it, for each choice. What has not ended
         after `deadline_s` seconds does, by `FinishReason.DEADLINE`, for those who iterate.
         Tokens may wait up to `merge_s` to come together, which saves most of what they cost; the
         first and the last do not wait, nor any of a request that has stop strings or a deadline.
         With `inexact_ok` an engine that computes other tokens may go on with the request where its
-        own died: an event tells, and `GenerationChoice.inexact_from`.
+        own died; an event reports it, and `GenerationChoice.inexact_from`.
         With `engine` all choices go to the engine of this rank, and wait for its next life if it
-        dies; to another one only when that does not come in time: then an event tells.
+        dies; to another one only when that does not come in time, which an event reports.
         With a note the journal has the request, where there is one: see `adoption`.
         """
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -212,3 +213,12 @@ def command_of(pid: int) -> bytes:
 def zombies(pid: int) -> list[int]:
     states = {each: Path(f"/proc/{each}/stat").read_text() for each in children(pid)}
     return [each for each, stat in states.items() if stat.rpartition(")")[2].split()[0] == "Z"]
+
+
+def test_the_workflow_runs_the_one_command_on_versions_that_are_promised() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    job = workflow["jobs"]["test"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = {each.rpartition(" ")[2] for each in project["classifiers"] if ":: 3." in each}
+    assert set(job["strategy"]["matrix"]["python"]) <= promised
+    assert any("make test" in step.get("run", "") for step in job["steps"])

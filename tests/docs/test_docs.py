@@ -18,6 +18,7 @@ from triolet.command_line import app
 
 from ..end_to_end.server import Server, module_server
 from ..house import ROOT
+from . import api_page
 from .program import run_program
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert {each.kind for each in BLOCKS} <= {"sh", "python", "toml", *DRAWN}
     assert all(each.kind in {"sh", "python"} for each in NOT_RUN)
+
+
+def test_the_page_of_the_python_interface_is_what_its_docstrings_say() -> None:
+    """`python -m tests.docs.api_page > docs/api.md` makes it anew."""
+    assert (ROOT / "docs" / "api.md").read_text() == api_page.page()
 
 
 @pytest.mark.parametrize("block", RUN, ids=lambda each: each.name)

@@ -24,8 +24,9 @@ EXAMPLES = {
     "structured_output.py": ((), " years"),
     "tools.py": ((), "It rains in "),
 }
-# A program of minutes, for a server of one's own; its command is run by `tests/fuzz/chaos`.
-NOT_RUN = {"chaos_on_another_server.sh"}
+# A program of minutes, for a server of one's own, whose command is run by `tests/fuzz/chaos`; and
+# one that needs LangChain, which is run by `make clients`.
+NOT_RUN = {"chaos_on_another_server.sh", "langchain_chat.py"}
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,8 @@ def clients(environments: pathlib.Path, work: pathlib.Path, url: str) -> Iterato
     python = str(environments / "sdks" / "bin" / "python")
     for program, package in SDK_PROGRAMS.items():
         yield Client(program, package, [python, str(HERE / f"{program}.py"), url])
+    example = [python, str(ROOT / "examples" / "langchain_chat.py")]
+    yield Client("example of LangChain", "langchain_openai", example, "Tokyo", {"TRIOLET_URL": url})
     python = str(environments / "litellm" / "bin" / "python")
     yield Client("litellm", "litellm", [python, str(HERE / "litellm_chat.py"), url])
     (work / "extra-openai-models.yaml").write_text(LLM_MODEL % url)
