@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import attrs
+import msgspec
 
 from ...engine.messages import FinishReason
 from ...runtime.text.answer_format import AnswerParser
 from ...runtime.text.call_arguments import ANSWER_NESTING_MAX, repaired
+from ...runtime.text.json_text import read_json
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ...runtime.text.tool_calls import (
     AnswerEvent,
@@ -235,5 +237,9 @@ def _added_up(chunks: Iterable[JsonObject]) -> JsonObject:
 
 
 def _arguments(text: str) -> object:
-    """Arguments of a call; those that were cut are none."""
-    return repaired(text, ANSWER_NESTING_MAX) or {}
+    """Arguments of a call, as they were streamed; those that were cut are none."""
+    try:
+        is_object = isinstance(read_json(text, ANSWER_NESTING_MAX), dict)
+    except ValueError:
+        return repaired(text, ANSWER_NESTING_MAX) or {}
+    return msgspec.Raw(text.encode()) if is_object else {}

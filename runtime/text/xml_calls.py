@@ -46,6 +46,8 @@ VALUE_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
 # How templates spell what is no string, if they do not write JSON.
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
+# What makes a number of JSON too large for one of Python.
+_BEYOND = re.compile(r"(?<=\d)[eE][+-]?\d+|(?<=[1-9])\d{300,}")
 # Schemas in schemas, and alternatives of one function's parameters, as far as they are followed.
 DEPTH_MAX, SHAPES_MAX = 8, 16
 _CHOICES = ("anyOf", "oneOf")
@@ -174,9 +176,9 @@ class XmlCallParser(HeldCallParser):
         given = [
             each.properties[self._name] for each in self._shapes if self._name in each.properties
         ]
-        value = _value_of(text, types_of({"anyOf": given}, self._parameters) if given else None)
+        value = _json_of(text, types_of({"anyOf": given}, self._parameters) if given else None)
         before = ", " if self._said else "{"
-        said = f"{before}{_dumps(self._name)}: {_dumps(value)}"
+        said = f"{before}{json.dumps(self._name, ensure_ascii=False)}: {value}"
         events.append(ArgumentsPiece(self.count - 1, said))
         self._said += 1
         self._held, self._state = self._held[end + len(VALUE_END) :], _XmlState.ARGUMENTS
@@ -192,20 +194,24 @@ class XmlCallParser(HeldCallParser):
         return True
 
 
-def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _json_of(text: str, types: set[str] | None) -> str:
+    """JSON of a value that may have these types: its own text where that is JSON, else a string."""
+    spelled = _SPELLINGS.get(text, text).strip(_SPACE)
+    kinds = () if types == {"string"} else _types_in(spelled)
+    is_json = bool(kinds) and (types is None or not types.isdisjoint(kinds))
+    return spelled if is_json else json.dumps(text, ensure_ascii=False)
 
 
-def _value_of(text: str, types: set[str] | None) -> object:
-    if types == {"string"}:
-        return text
+def _types_in(text: str) -> tuple[str, ...]:
+    """Types of what the text is as JSON, of any size; none of a string, whose marks are its own."""
     try:
-        value = read_json(_SPELLINGS.get(text, text))
+        value = read_json(text)
     except ValueError:
-        return text
-    if isinstance(value, str):  # in quotation marks, which are then its own
-        return text
-    return value if types is None or types.intersection(_TYPES[type(value)]) else text
+        try:
+            value = read_json(_BEYOND.sub("", text))
+        except ValueError:
+            return ()
+    return _TYPES.get(type(value), ())
 
 
 # ---- parameters

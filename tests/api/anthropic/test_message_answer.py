@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,8 +75,10 @@ def streamed(answer: MessageAnswer, record: CompletionRecord, tokens: int | None
 
 
 def whole(answer: MessageAnswer, record: CompletionRecord) -> dict[str, Any]:
-    message: dict[str, Any] = answer.whole([each.whole() for each in record.choices], USED)
-    return message
+    """As a client reads it."""
+    message = answer.whole([each.whole() for each in record.choices], USED)
+    read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(message))
+    return read
 
 
 CASES: dict[str, tuple[MessageAnswer, str, list[Any], str]] = {

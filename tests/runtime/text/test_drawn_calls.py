@@ -44,9 +44,15 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "x": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}}},
     "lists": {"type": "object", "required": ["x"], "properties": {"x": {
         "type": "array", "items": {"type": "boolean"}, "maxItems": 3}}},
+    "numbers": {"type": "object", "required": ["n", "x", "more"], "properties": {
+        "n": {"type": "integer"}, "x": {"type": "number"},
+        "more": {"type": "array", "items": {"type": ["number", "string"]}, "maxItems": 3}}},
 }  # fmt: skip
 # Ends of what would go on for long, and what they are mistaken for.
-STEPS = ('"', "}", "]", "\n</parameter>\n", "</parameter", "</tool_call>", "<", "null", "a\n\tb")
+STEPS = (
+    *('"', "}", "]", "\n</parameter>\n", "</parameter", "</tool_call>", "<", "null", "a\n\tb"),
+    *("12345678901234567890123", "0.10000000000000000555", "-0", "1e999", "[", "\\ud83d\\ude00"),
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
