@@ -100,13 +100,17 @@ class FrameGuard:
     # ---- headers
 
     def _is_header_whole(self) -> bool:
-        """Raises `FrameViolation` as soon as the first two bytes break a rule."""
+        """Raises `FrameViolation` as soon as the first two bytes, or the length, break a rule."""
         header = self._header
         if len(header) < 2:
             return False
         if len(header) == 2:
             self._check_start(header[0], header[1])
-        extended, _ = _EXTENDED.get(header[1] & _LENGTH, (0, 0))
+        extended, least = _EXTENDED.get(header[1] & _LENGTH, (0, 0))
+        if extended and len(header) == 2 + extended:  # wsproto does not wait for the mask
+            length = int.from_bytes(header[2:], "big")
+            if length < least or length >= 2**63:
+                raise _broken("a length must be written in its shortest form")
         return len(header) == 2 + extended + 4
 
     def _check_start(self, first: int, second: int) -> None:
@@ -131,10 +135,7 @@ class FrameGuard:
         header = self._header
         length = header[1] & _LENGTH
         if length in _EXTENDED:
-            _, least = _EXTENDED[length]
             length = int.from_bytes(header[2:-4], "big")
-            if length < least or length >= 2**63:
-                raise _broken("a length must be written in its shortest form")
         self._opcode, self._is_last = header[0] & _OPCODE, bool(header[0] & _FIN)
         self._mask = bytes(header[-4:])
         self._payload_left = length

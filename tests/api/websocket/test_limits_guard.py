@@ -92,6 +92,8 @@ BROKEN = {
     "long form of a short length": [frame(TEXT, 125, length_bytes=2)],
     "longest form of a long length": [frame(TEXT, 126, length_bytes=8)],
     "length below zero": [b"\x81\xff\x80" + bytes(7) + MASK],
+    "length below zero, before its mask": [b"\x81\xff\x80" + bytes(7)],
+    "long form of a short length, before its mask": [b"\x81\xfe\x00\x7d"],
     "close with one byte": [frame(CLOSE, b"\x03")],
     "close with a code below 1000": [frame(CLOSE, b"\x03\xe7")],
     "close with 1005": [frame(CLOSE, (1005).to_bytes(2, "big"))],
