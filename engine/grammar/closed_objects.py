@@ -51,7 +51,8 @@ def _may_close(node: Schema) -> bool:
     properties, required = node.get("properties"), node.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False
-    return node.keys().isdisjoint(_OPENERS) and all(name in properties for name in required)
+    names = all(isinstance(name, str) and name in properties for name in required)
+    return names and node.keys().isdisjoint(_OPENERS)
 
 
 def _joined(root: Schema) -> set[int]:

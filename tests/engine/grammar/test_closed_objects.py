@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from triolet.engine.errors import InvalidParameter
 from triolet.engine.grammar.closed_objects import close_objects
 from triolet.engine.grammar.text import check_grammar, grammar_text
 from triolet.engine.structured_outputs import StructuredOutputs
@@ -173,3 +174,11 @@ def test_nothing_but_the_listed_and_one_space(text: str, is_good: bool) -> None:
 @pytest.mark.parametrize("form", ["path", "password", "binary", "color", "idn-email"])
 def test_an_unknown_format_is_an_annotation(form: str) -> None:
     assert matches({"type": "string", "format": form}, json.dumps("any text"))
+
+
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, 1, None])
+def test_a_required_name_that_is_none_is_refused_by_name(name: object) -> None:
+    wrong = {**A, "required": ["a", name]}
+    assert closed_places(wrong) == []
+    with pytest.raises(InvalidParameter, match="cannot be served"):
+        check_grammar(StructuredOutputs.json(wrong))
