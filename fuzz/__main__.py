@@ -4,6 +4,7 @@ Words to calls, findings to sentences, and nothing else. A program that presses 
 as a command of its own.
 """
 
+import resource
 import sys
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from ..engine.errors import InvalidParameter
 from ..nurseries.tasks.service import single_errors_unwrapped
 from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
+from .contained import Died, go_on_in_child
 from .doubles.tcp_client import ServerStuck
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
 from .fuzzers import (
@@ -41,6 +43,7 @@ from .fuzzers import (
     takeover,
     templates,
 )
+from .fuzzers.parsers import bodies, heads, tokenizer, websocket
 from .fuzzers.storm import (
     Press,
     ProcessWatch,
@@ -58,11 +61,13 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
     module.FUZZER
     for module in (
         block_pool,
+        bodies,
         codec,
         connections,
         frames,
         grammars,
         handshake,
+        heads,
         journal,
         journal_files,
         json,
@@ -75,6 +80,8 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
         supervision,
         takeover,
         templates,
+        tokenizer,
+        websocket,
     )
 )
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
@@ -86,7 +93,7 @@ EXIT_FOUND = 1
 EXIT_USAGE = 2
 CHAOS = ChaosOptions()
 EXPECTED = (
-    *(Finding, NotReached, NotNoticed),
+    *(Finding, NotReached, NotNoticed, Died),
     simulator.NotRepeatable,
     *(ServerHurt, ServerStuck, ServerUnknown, Lost, NotInTime),
 )
@@ -139,6 +146,8 @@ def _command(fuzzer: AnyFuzzer) -> Callable[..., None]:
 
 def _run_fuzzer(fuzzer: AnyFuzzer, seed: int, events: int | None, round: int | None) -> None:
     with findings_as_sentences():
+        if fuzzer.event_s_max is not None:
+            fuzzer = go_on_in_child(fuzzer, seed)
         if round is not None:
             _report(fuzzer, partial(run_round, fuzzer, seed, round, fuzzer.target))
         else:
@@ -149,7 +158,9 @@ def _report(fuzzer: AnyFuzzer, run: Callable[[], Counter[str]]) -> None:
     started = time.monotonic()
     reached = run()
     what = ", ".join(f"{count} {name}" for name, count in sorted(reached.items()))
-    print(f"{fuzzer.name}: held, {time.monotonic() - started:.1f} s; {what}", flush=True)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    seconds = time.monotonic() - started
+    print(f"{fuzzer.name}: held, {seconds:.1f} s, {peak_mib} MiB at most; {what}", flush=True)
 
 
 def _storm_command(fuzzer: AnyFuzzer, press: Press, count_default: int) -> Callable[..., None]:

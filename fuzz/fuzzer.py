@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -26,12 +26,24 @@ SHOWN_EVENTS_MAX = 30
 SHOWN_CHARACTERS_MAX = 400
 
 
+class Watch(Protocol):
+    """Follows the events of a run, for one who outlives it."""
+
+    def begin(self, number: int, events: Sequence[Any]) -> Sequence[Any]:
+        """The events of this round, to be taken one by one."""
+
+    def end(self) -> None:
+        """The round is over, whatever came of it."""
+
+
 @attrs.frozen(kw_only=True)
 class Fuzzer(Generic[E, T]):
     """One fuzzer. `draw` and `check` are pure: the same seed gives the same round and verdict.
 
     `draw(chance, count)` gives the events of one round. `check(events, target)` runs them, whatever
     sublist they are, and raises when the invariant is broken; it returns what was reached, counted.
+    If an event may end the process, `event_s_max` is the processor time of one, `check` takes one
+    after the other, and a campaign has a child and a watch (`contained`).
     `faults` are targets with one rule broken each. A smoke run must reach all of `reaches`.
     """
 
@@ -44,6 +56,8 @@ class Fuzzer(Generic[E, T]):
     round_events: int = 100
     smoke_rounds: int = 20
     reaches: frozenset[str] = frozenset()
+    event_s_max: float | None = None
+    watch: Watch | None = None
 
 
 AnyFuzzer = Fuzzer[Any, Any]
@@ -101,9 +115,13 @@ class NotNoticed(Exception):
 
 def run_round(fuzzer: AnyFuzzer, seed: int, number: int, target: object) -> Counter[str]:
     """One round. Raises `Finding`, with its events shrunk."""
-    events = draw_round(fuzzer, seed, number)
+    events, watch = draw_round(fuzzer, seed, number), fuzzer.watch
     try:
-        return fuzzer.check(events, target)
+        try:
+            return fuzzer.check(watch.begin(number, events) if watch else events, target)
+        finally:
+            if watch:
+                watch.end()
     except Exception as error:
         short = shrink(fuzzer, events, target, error)
         raise Finding(

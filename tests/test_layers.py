@@ -50,8 +50,8 @@ ROOMS = {
         "frontend_home", "load_reports", "frontend_process",
     ],
     "fuzz": [
-        "drawing", "fuzzer", "observers", "other_process", "doubles", "chaos", "kv_accounting",
-        "simulator",
+        "drawing", "fuzzer", "contained", "observers", "other_process", "doubles", "chaos",
+        "kv_accounting", "simulator",
         "fuzzers", "__main__",
     ],
     "bench": [

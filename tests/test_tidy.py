@@ -47,6 +47,7 @@ WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes", "run
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
+    "fuzz/fuzzers/parsers": "the same test",
     "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
     "bench/parts": "benchmarks measure, and assert nothing",
 }

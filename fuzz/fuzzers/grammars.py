@@ -29,6 +29,8 @@ from ..fuzzer import Fuzzer
 # Of this process's CPU time, for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0
 MASKS_S_MAX = 20.0
+# What is not over then does not even come back to be measured.
+EVENT_S_MAX = 60.0
 # Sort of a form that is about numbers.
 NUMBERS = "numbers"
 TOKENS_MAX = 16
@@ -287,4 +289,5 @@ FUZZER = Fuzzer[Ask, GrammarHost](
     round_events=40,
     smoke_rounds=5,
     reaches=frozenset({"compiled", "refused", "complete", "ended"}),
+    event_s_max=EVENT_S_MAX,
 )

@@ -45,7 +45,7 @@ def test_it_notices(fuzzer: AnyFuzzer, fault: str) -> None:
 
 def test_every_fuzzer_is_in_the_list() -> None:
     folder = ROOT / "fuzz" / "fuzzers"
-    files = {path.stem for path in folder.glob("*.py") if "\nFUZZER = " in path.read_text()}
+    files = {path.stem for path in folder.rglob("*.py") if "\nFUZZER = " in path.read_text()}
     names = [fuzzer.name.replace("-", "_") for fuzzer in FUZZERS]
     assert sorted(names) == sorted(files)
 
