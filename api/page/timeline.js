@@ -244,12 +244,14 @@ export class Timeline {
 
   drawMarks({ left, width, height, x }, { accent }) {
     const { context } = this;
-    let free = -Infinity;
     context.font = this.font(11);
-    for (const mark of this.marks) {
-      if (!["died", "hung", "failed"].includes(mark.kind)) continue;
-      const at = Math.round(x(mark.t)) + 0.5;
-      if (at < left) continue;
+    const shown = this.marks
+      .filter((mark) => ["died", "hung", "failed"].includes(mark.kind))
+      .map((mark) => ({ at: Math.round(x(mark.t)) + 0.5, words: wordsOf(mark) }))
+      .filter(({ at }) => at >= left)
+      .map((mark) => ({ ...mark, wide: context.measureText(mark.words).width }));
+    const places = labelPlaces(shown, left, width);
+    shown.forEach(({ at, words }, i) => {
       context.strokeStyle = context.fillStyle = accent;
       context.beginPath();
       context.moveTo(at, TOP - 2);
@@ -259,12 +261,8 @@ export class Timeline {
       context.moveTo(at + 3, TOP - 10);
       context.lineTo(at - 3, TOP - 4);
       context.stroke();
-      const words = wordsOf(mark);
-      const wide = context.measureText(words).width;
-      const isBefore = at - 8 - wide > Math.max(free, left);
-      if (isBefore || at + 8 + wide < width) context.fillText(words, isBefore ? at - 8 - wide : at + 8, TOP - 7);
-      free = isBefore ? at + 6 : at + 12 + wide;
-    }
+      if (places[i] !== null) context.fillText(words, places[i], TOP - 7);
+    });
   }
 
   /** The same in words, a few times a minute. */
@@ -275,6 +273,19 @@ export class Timeline {
     const deaths = this.marks.filter((mark) => mark.kind === "died" && mark.t > now - this.seconds * 1000).length;
     this.canvas.setAttribute("aria-label", `Timeline of the last ${duration(this.seconds * 1000)}: streams: ${streams}, deaths: ${deaths}`);
   }
+}
+
+/**
+ * Where the words of crosses begin: before theirs, else behind it, else nowhere (null), as the row
+ * is too narrow for all. Crosses have a place and a width of words, from the left, in pixels.
+ */
+export function labelPlaces(crosses, left, width) {
+  let free = left;
+  return crosses.map(({ at, wide }) => {
+    const begin = at - 8 - wide > free ? at - 8 - wide : at + 8 > free && at + 8 + wide < width ? at + 8 : null;
+    free = Math.max(free, at + 6, begin === null ? 0 : begin + wide + 4);
+    return begin;
+  });
 }
 
 /** Counts of buckets, the last of which ends at `t`. */

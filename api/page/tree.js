@@ -242,8 +242,7 @@ export class Tree {
     button.disabled = true;
     try {
       const answer = await post("admin/signal", { place, signal, pid }, this.keys.headers());
-      // A frontend that kills itself has no time to say so; its next life says that it is another.
-      if (answer.ok || (answer.status === 409 && signal === "kill")) announce(`${signal} sent to ${place}`);
+      if (answer.ok) announce(`${signal} sent to ${place}`);
       else this.onProblem(await sentenceOf(answer));
     } catch {
       this.onProblem("The server did not answer; it may have been the one that was killed.");

@@ -105,6 +105,8 @@ class Root:
     forms: FormFleet = attrs.field(init=False)
     watch: ServerWatch = attrs.field(init=False)
     _views: FrontendViews = attrs.field(init=False)
+    # {place: pid} of what was killed by an order, the last of each.
+    _killed: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         plan, epochs, readiness = self.plan, self._epochs(), Readiness()
@@ -274,7 +276,7 @@ class Root:
             case ControlQuestion(ControlCall.PLACES):
                 found = self._places()
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
-                found = send_signal(order, self._fleets)
+                found = send_signal(order, self._fleets, self._killed)
             case ControlQuestion(ControlCall.TREE):
                 found = await self._tree()
             case _:

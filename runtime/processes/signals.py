@@ -30,15 +30,21 @@ class _Target:
     send: Callable[[signal.Signals], None]
 
 
-def send_signal(order: SignalOrder, fleets: Iterable[ProcessSupervisor]) -> SignalOrder:
+def send_signal(
+    order: SignalOrder, fleets: Iterable[ProcessSupervisor], killed: dict[str, int]
+) -> SignalOrder:
     """Carry it out; returns the order with the pid that was sent it.
 
-    Raises `ControlCallRefused` when there is no such place, no process there now, or another one.
+    `killed` has the last pid of each place that was killed so: to kill it is done already, as a
+    frontend that is asked to kill itself has no time to answer and its successor asks again. Raises
+    `ControlCallRefused` when there is no such place, no process there now, or another one.
     """
     targets = {place: target for fleet in fleets for place, target in _targets(fleet).items()}
     if order.place not in targets:
         places = ", ".join(targets)
         raise ControlCallRefused(f"there is no {order.place[:100]!r}; this server has: {places}")
+    if order.signal is Signal.KILL and order.pid and killed.get(order.place) == order.pid:
+        return order
     target = targets[order.place]
     if target is None:
         raise ControlCallRefused(f"{order.place} has no process now; ask again", "no_process")
@@ -49,6 +55,8 @@ def send_signal(order: SignalOrder, fleets: Iterable[ProcessSupervisor]) -> Sign
         target.send(NUMBERS[order.signal])
     except ProcessLookupError as error:
         raise ControlCallRefused(f"{order.place} has just ended", "no_process") from error
+    if order.signal is Signal.KILL:
+        killed[order.place] = target.pid
     return attrs.evolve(order, pid=target.pid)
 
 

@@ -436,3 +436,13 @@ async def test_motion_is_left_out_where_it_is_unwelcome(place: Place) -> None:
         await visit.ask(FOX)
         await visit.wait_streaming(2)
         assert await visit.page.evaluate("document.getAnimations().length") == 0
+
+
+async def test_no_words_of_two_crosses_are_drawn_over_each_other(place: Place) -> None:
+    crosses = [{"at": at, "wide": 90} for at in (130, 150, 240, 330, 335, 380)]
+    async with open_visit(place.browser, place.url) as visit:
+        places = await visit.page.evaluate(
+            "import('/page/timeline.js')"
+            f".then((timeline) => timeline.labelPlaces({json.dumps(crosses)}, 100, 390))"
+        )
+    assert places == [138, None, 248, None, None, None]

@@ -44,6 +44,11 @@ async def test_a_process_is_stopped_continued_and_killed() -> None:
             await look_again()
         await send("frontend 0", Signal.KILL, pid)
         assert "SIGKILL" in (await bed.diary.wait_for(ChildGone)).cause
+        await bed.diary.wait_for(ChildReady, 3)
+        killed = SignalOrder("frontend 0", Signal.KILL, pid)
+        assert await send("frontend 0", Signal.KILL, pid) == killed  # done already
+        with pytest.raises(ControlCallRefused, match="another process by now"):
+            await send("frontend 0", Signal.STOP, pid)
 
 
 @pytest.mark.slow
