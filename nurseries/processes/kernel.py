@@ -39,9 +39,11 @@ class Kernel:
         os.killpg(pid, signal.SIGKILL)
 
     def reap(self, pidfd: int) -> tuple[int | None, int | None]:
-        """(exit code, signal) of a dead child, one of both; neither if it was reaped elsewhere."""
+        """(exit code, signal) of a dead child, one of both; neither if it was reaped elsewhere, or
+        is kept by a debugger. Never waits.
+        """
         try:
-            result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+            result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
             return None, None
         if result is None:

@@ -77,7 +77,9 @@ class ProcessSpec:
 
 @attrs.frozen
 class ProcessExit:
-    """How a process ended: by exit `code`, or by `signal`; both None if it was reaped elsewhere."""
+    """How a process ended: by exit `code`, or by `signal`; both None if it was reaped elsewhere, or
+    a debugger keeps it from being reaped.
+    """
 
     process: str
     pid: int
@@ -123,7 +125,7 @@ class ProcessExit:
             return "handed over to its next life"
         if self.code is not None:
             return f"exited with code {self.code}"
-        return "is gone, and its exit was read elsewhere"
+        return "is gone, and how it ended is not known"
 
     @property
     def cause(self) -> str:

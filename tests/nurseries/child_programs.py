@@ -78,3 +78,8 @@ def see_stopped(pidfd: int) -> None:
 def see_dead(pidfd: int) -> None:
     """Return when a child of ours is dead; it is still to be reaped."""
     os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+
+
+def reap(pid: int) -> None:
+    """Read the exit of a child of ours that nothing else waits for, when it is dead."""
+    os.waitpid(pid, 0)

@@ -3,6 +3,10 @@
 import math
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import attrs
@@ -35,6 +39,7 @@ from ..child_programs import (
     DEADLINE_S,
     HASTY,
     PATIENT,
+    reap,
     receive_ready,
     receive_word,
     spec_of,
@@ -329,6 +334,40 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
         mock_clock.autojump_threshold = math.inf
         process.kill_group()
         await process.wait_exited()
+
+
+# In another process: a tracer that is the parent, too, can read the exit.
+TRACER = """
+import sys
+from triolet.fuzz.other_process import stopped_thread
+with stopped_thread(int(sys.argv[1])):
+    print("traced", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def traced(pid: int) -> Iterator[None]:
+    command = [sys.executable, "-c", TRACER, str(pid)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == "traced\n"
+        yield
+        tracer.communicate("")
+
+
+async def test_a_dead_process_that_a_debugger_keeps_is_not_waited_for() -> None:
+    """Its parent cannot read its exit, and must not stand still for that."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+            await receive_ready(process)
+            with traced(process.pid):
+                process.send_signal(signal.SIGKILL)
+                seen = await process.wait_exited()
+                assert (seen.code, seen.signal) == (None, None)
+                assert seen.describe() == "is gone, and how it ended is not known"
+            reap(process.pid)
 
 
 def test_negative_times_are_refused() -> None:
