@@ -1,8 +1,8 @@
 """Sockets and threads of other processes: duplicated and stopped from outside.
 
 `pidfd_getfd` gives a duplicate of a descriptor, so that its connection can be ended while its owner
-knows nothing of it; `ptrace` stops a single thread. Both need a process of our own user that we
-have started, however far above, or more rights.
+knows nothing of it; `ptrace` stops a single thread, or keeps a killed process from ending. All need
+a process of our own user that we have started, however far above, or more rights.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from .observers import PROC, descriptors
 # The number is the same on every architecture of Linux but for alpha.
 _PIDFD_GETFD = 438
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+_STOP_AT_EXIT = 1 << 6  # PTRACE_O_TRACEEXIT
 # For `waitpid`: threads that are no children of ours, too (__WALL).
 _WAIT_ALL = 0x40000000
 _CREDENTIALS = struct.Struct("iII")
@@ -90,8 +91,27 @@ def stopped_thread(tid: int) -> Iterator[None]:
                 os.waitpid(tid, _WAIT_ALL)
 
 
-def _ptrace(order: int, tid: int) -> None:
-    if _libc.ptrace(order, tid, None, None) < 0:
+@contextlib.contextmanager
+def kept_from_ending(pid: int) -> Iterator[None]:
+    """Keep a process from ending that is killed, as one that hangs in the kernel: none of its code
+    runs any more, and all that it has stays open. Raises `OSError` when it is gone.
+
+    To be left in the thread that entered it: then it ends, or goes on if it was not killed.
+    """
+    _ptrace(_SEIZE, pid, _STOP_AT_EXIT)
+    try:
+        yield
+    finally:
+        try:
+            _ptrace(_DETACH, pid)
+        except OSError:  # it runs
+            _ptrace(_INTERRUPT, pid)
+            os.waitpid(pid, _WAIT_ALL)
+            _ptrace(_DETACH, pid)
+
+
+def _ptrace(order: int, tid: int, options: int | None = None) -> None:
+    if _libc.ptrace(order, tid, None, options) < 0:
         _raise()
 
 

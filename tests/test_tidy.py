@@ -39,7 +39,6 @@ CRUMBS = {
     "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",
-    "triolet.runtime.processes.unavailable": "what a root says to clients, which knows no HTTP",
 }
 
 # A file for each model family; a benchmark for each part; a process for each kind of poison.

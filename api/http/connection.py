@@ -14,6 +14,7 @@ import trio
 
 from ...runtime.errors import RequestQuarantined
 from ...runtime.hands import ContentKind, Hands
+from ...transports.takeover.slot import EndForm
 from ..access_log import AccessEntry
 from ..errors import ApiError, body_too_large, no_room, to_api_error
 from ..schema.fields import JsonObject, decode_object
@@ -75,7 +76,8 @@ class HttpConnection:
     # The client waits for our word (`100 Continue`) before it sends the body.
     _is_awaited: bool = attrs.field(default=False, init=False)
     _closing: bool = attrs.field(default=False, init=False)
-    _is_chunked: bool = attrs.field(default=False, init=False)
+    # See `HeldState`.
+    ending: EndForm = attrs.field(default=EndForm.UNANSWERED, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._input = ReadAhead(self.stream, self.limits.pipelined_bytes_max)
@@ -83,7 +85,7 @@ class HttpConnection:
 
     def take_over(self, state: HttpState, kept_input: bytes) -> None:
         """Go on where another process was: with this request, of which it had read so much."""
-        self.state = state
+        self.state, self.ending = state, EndForm.CUT if state.is_begun else EndForm.UNANSWERED
         self._input.buffer += kept_input
         self._closing = state.is_last
 
@@ -280,7 +282,8 @@ class HttpConnection:
     async def start_events(self) -> None:
         """Begin a stream of server-sent events; one that a life before began goes on."""
         # A client of HTTP/1.0 learns by the close where the stream ends.
-        self._is_chunked = self.request is not None and self.request.http_version == "1.1"
+        is_chunked = self.request is not None and self.request.http_version == "1.1"
+        self.ending = EndForm.EVENTS if is_chunked else EndForm.CUT
         if self.state.is_begun:
             return
         headers = [
@@ -290,7 +293,7 @@ class HttpConnection:
             # Asks nginx, a frequent front, not to collect the stream before passing it on.
             ("x-accel-buffering", "no"),
         ]
-        if self._is_chunked:
+        if is_chunked:
             headers.append(("transfer-encoding", "chunked"))
         head = self._begin(200, headers)
         self.state = HttpState(self.state.claimed, is_begun=True)
@@ -300,11 +303,12 @@ class HttpConnection:
         """Write some whole events in one call; a successor goes on behind this position."""
         if data and not self.is_head:
             self.state = HttpState(self.state.claimed, is_begun=True, position=position)
-            await self.stream.send_all(write_chunk(data) if self._is_chunked else data)
+            is_chunked = self.ending is EndForm.EVENTS
+            await self.stream.send_all(write_chunk(data) if is_chunked else data)
 
     async def end_events(self, data: bytes = b"") -> None:
         """Send the last events and end the stream in order: nothing was lost."""
-        if self._is_chunked:
+        if self.ending is EndForm.EVENTS:
             data = (write_chunk(data) if data else b"") + LAST_CHUNK
         self._handle_answered()
         if data and not self.is_head:
@@ -313,7 +317,7 @@ class HttpConnection:
     def _handle_answered(self) -> None:
         """What is written next is the end of this answer: its request is needed no more."""
         is_last = self._closing or not self._body.is_whole
-        self.state = LAST if is_last else NEXT
+        self.state, self.ending = LAST if is_last else NEXT, EndForm.UNANSWERED
         if self.stream.held is not None:
             self._input.keep_from_here()
 
@@ -328,9 +332,8 @@ class HttpConnection:
         if self._closing:
             headers.append(("connection", "close"))
         headers.append(("date", http_date(int(time.time()))))
-        head = write_head(status, headers)
         self.status = status
-        return head
+        return write_head(status, headers)
 
     @contextlib.contextmanager
     def cancel_when_client_leaves(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 import msgspec
 
-from ...transports.takeover.slot import INPUT_BYTES, RECORD_BYTES_MAX, ConnectionSlot
+from ...transports.takeover.slot import INPUT_BYTES, RECORD_BYTES_MAX, ConnectionSlot, EndForm
 from ..schema.fields import JsonObject
 from ..settings import MemoryBudget
 
@@ -137,6 +137,10 @@ def session_with(session: SessionState, note: bytes) -> SessionState:
 class HeldState(Protocol):
     """What follows what is written next, as its layer says."""
 
+    @property
+    def ending(self) -> EndForm:
+        """How the root may end it behind what is written next, if there is no successor."""
+
     def describe(self) -> bytes:
         """The state, as `encode_state` makes it."""
 
@@ -149,6 +153,7 @@ class FixedState:
     """One that does not change."""
 
     state: bytes = NOT_HELD
+    ending: EndForm = EndForm.CUT
 
     def describe(self) -> bytes:
         """See `HeldState`."""
@@ -269,7 +274,8 @@ class HeldStream:
     ) -> None:
         begin = self.written - len(self.unwritten)
         kept_from, received = self.kept_from, self.received
-        self.slot.publish(begin, state, chunk, kept_from=kept_from, received=received, room=room)
+        counts = {"kept_from": kept_from, "received": received, "room": room}
+        self.slot.publish(begin, state, chunk, **counts, ending=self.state.ending)
         self._said_to, self.is_held = -1, bool(state)
 
     def _has_room(self, size: int) -> bool:

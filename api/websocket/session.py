@@ -18,6 +18,7 @@ from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.errors import RequestQuarantined
 from ...runtime.hands import ContentKind
 from ...runtime.messages import ForeignVerb
+from ...transports.takeover.slot import EndForm
 from ..application import Application
 from ..errors import ApiError, bad_field, draining, to_api_error
 from ..http.connection import HttpConnection
@@ -63,7 +64,7 @@ async def run_websocket(
     begun = SessionState(principal, application.ids.draw("session"), rank=rank)
     held = connection.stream.held
     if held is not None:
-        held.state = FixedState(encode_state(begun))
+        held.state = FixedState(encode_state(begun), EndForm.FRAMES)
         held.kept_from = held.received - len(opening.early)
     await _serve(connection, application, begun, opening)
 
@@ -166,6 +167,11 @@ class SocketSession:
             self.application.store.forget_session(self.before.session_id)
 
     # ---- for a process that goes on with this socket
+
+    @property
+    def ending(self) -> EndForm:
+        """See `HeldState`: nothing follows a close frame."""
+        return EndForm.CUT if self._is_closing else EndForm.FRAMES
 
     def describe(self) -> bytes:
         """What follows what was taken for the client: see `HeldState`."""

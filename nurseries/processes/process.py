@@ -149,7 +149,7 @@ class ProcessDied(Exception):
 
 @attrs.frozen
 class ProcessStuck(Exception):
-    """A process outlived SIGKILL by `waited_s` seconds: it hangs in the kernel. It is left behind.
+    """A process outlived SIGKILL by `waited_s` seconds: it hangs in the kernel.
 
     Unlike `ProcessDied` this is about a process that ought to be dead; what it held is still held.
     """
@@ -161,7 +161,7 @@ class ProcessStuck(Exception):
     def __str__(self) -> str:
         return (
             f"{self.process} (pid {self.pid}) is still there {self.waited_s} s after SIGKILL;"
-            " it hangs in the kernel and was left behind"
+            " it hangs in the kernel"
         )
 
 

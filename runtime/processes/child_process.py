@@ -16,7 +16,6 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Failing, TreeReply, WorkersChanged
-from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.hang_watch import BLOCKED_S, Hang, ProcessHung
 from ...nurseries.processes.process import (
     LadderTimes,
@@ -47,6 +46,7 @@ from ..events import (
 )
 from .boot_progress import BootProgress, EndedPhase
 from .hang_watcher import run_hang_watcher
+from .reported_workers import ReportedWorkers, hand_over
 from .tree_calls import TreeCalls
 
 # A child's sockets close some milliseconds before its pidfd is readable.
@@ -66,6 +66,8 @@ class ChildProcess:
     control: ControlChannel
     on_message: Callable[[object, Sequence[int]], None]
     epoch: int = 0
+    # The wait for its end, cancelled when it was killed for a hang: that end has a deadline.
+    patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Gets a cause, and whether what it computed is one: see `_fail`.
     on_failing: Callable[..., None] = attrs.field(default=lambda *_, **__: None, init=False)
     # The latest hang that was found; its reason names the worker.
@@ -75,8 +77,7 @@ class ChildProcess:
     # From the spawn on; it has ended when `ready` is set.
     boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
     ready: bool = attrs.field(default=False, init=False)
-    _worker_pids: list[int] = attrs.field(factory=list, init=False)
-    _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
+    workers: ReportedWorkers = attrs.field(factory=ReportedWorkers, init=False)
     _trees: TreeCalls = attrs.field(
         default=attrs.Factory(lambda self: TreeCalls(self.control), takes_self=True), init=False
     )
@@ -130,7 +131,7 @@ class ChildProcess:
             "done": f"{boot.fraction:.0%}",
             "since": f"{boot.phase_s(trio.current_time()):.1f} s",
         }
-        workers = [ProcessTree("worker", pid) for pid in self._worker_pids]
+        workers = [ProcessTree("worker", pid) for pid in self.workers.pids]
         return ProcessTree(self.process.spec.name, self.process.pid, facts, processes=workers)
 
     async def read_control(self) -> None:
@@ -152,9 +153,7 @@ class ChildProcess:
         """Apply one control message."""
         match message:
             case WorkersChanged(pids=pids):
-                self._close_pidfds()
-                self._worker_pids = pids
-                self._worker_pidfds = list(fds)
+                self.workers.handle_changed(pids, fds)
                 if self.hung is not None and self.hung.pid not in (self.process.pid, *pids):
                     self.hung = None  # another has its place
             case TreeReply():
@@ -166,32 +165,6 @@ class ChildProcess:
             case _:
                 self.on_message(message, fds)
 
-    def workers(self) -> dict[int, int]:
-        """Pid and pidfd of each worker that the child has reported, by rank."""
-        return dict(zip(self._worker_pids, self._worker_pidfds, strict=False))
-
-    async def wait_workers_gone(self, within_s: float) -> None:
-        """Wait until every reported worker process is gone.
-
-        Raises `ProcessStuck` of one that is still there after `within_s` seconds: it hangs in a
-        device driver, and no successor may have the device. Shielded from cancellation until then.
-        """
-        try:
-            with trio.move_on_after(within_s, shield=True):
-                for pid, pidfd in zip(self._worker_pids, self._worker_pidfds, strict=False):
-                    stuck = pid
-                    with waiting_for("a worker of the dead engine to be gone"):
-                        await wait_process_gone(pidfd)
-                return
-            raise ProcessStuck(f"a worker of {self.process.spec.name}", stuck, within_s)
-        finally:
-            self._close_pidfds()
-
-    def _close_pidfds(self) -> None:
-        for pidfd in self._worker_pidfds:
-            os.close(pidfd)
-        self._worker_pidfds = []
-
 
 @attrs.frozen(kw_only=True)
 class ChildPlan:
@@ -201,8 +174,10 @@ class ChildPlan:
     `is_own_fault` (see `ProcessOwner.handle_gone`), as soon as the death is seen, which may be
     before its workers are gone; `on_failing` as soon as it can be known, and before that `on_fault`
     the page's table, of a death that may be a step's fault, and whether `is_itself` died and no
-    worker; `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The
-    child and its workers have `slots` on its page. `patience_s`, `blocked_s`: see `HangWatch`.
+    worker; `on_hung` the cause where only a worker is killed. `on_stuck` gets a pidfd, its own, of
+    each process that outlives SIGKILL, before `ProcessStuck` is raised. `on_message`: see
+    `ChildProcess`. The child and its workers have `slots` on its page. `patience_s`, `blocked_s`:
+    see `HangWatch`.
     """
 
     spec: ProcessSpec
@@ -219,6 +194,7 @@ class ChildPlan:
     on_failing: Callable[[str], None] = lambda cause: None
     on_fault: Callable[..., None] = lambda table, is_itself: None
     on_hung: Callable[[str], None] = lambda cause: None
+    on_stuck: Callable[[int], None] = os.close
     on_gone: Callable[..., None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
@@ -251,7 +227,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
             try:
                 await _live(child, plan, init, page)
             finally:
-                await _end(child, plan.ladder)
+                await _end(child, plan)
     except Exception as error:
         cause, is_own_fault = _judge(error)
         if isinstance(error, BootRefused):
@@ -263,7 +239,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
         plan.on_gone(cause, is_own_fault=is_own_fault)
         try:
             if child is not None:
-                await child.wait_workers_gone(plan.ladder.kill_s)
+                await child.workers.wait_gone(name, plan.ladder.kill_s, plan.on_stuck)
         finally:
             if on_end is not None:
                 plan.on_event(on_end)
@@ -291,10 +267,14 @@ def _judge(error: Exception) -> tuple[str, bool]:
             return f"failed: {error}", False
 
 
-async def _end(child: ChildProcess, ladder: LadderTimes) -> None:
+async def _end(child: ChildProcess, plan: ChildPlan) -> None:
     """Stop the process, if it is not dead, and take in what it said last: who its workers are."""
     with trio.CancelScope(shield=True):  # bounded by the ladder, then by LAST_MESSAGES_S
-        await shut_down_process(child.process, ladder)
+        try:
+            await shut_down_process(child.process, plan.ladder)
+        except ProcessStuck:
+            hand_over(child.process.pidfd, plan.on_stuck)
+            raise
         with trio.move_on_after(LAST_MESSAGES_S):
             await child.read_control()
 
@@ -308,7 +288,7 @@ async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: Progres
         patience_s=plan.patience_s,
         # A boot may compute for as long as it likes.
         blocked_s=lambda: plan.blocked_s if child.ready else BLOCKED_S,
-        pids=lambda: dict(enumerate((child.process.pid, *child.workers()))),
+        pids=lambda: dict(enumerate((child.process.pid, *child.workers.pidfds()))),
         on_hang=partial(_handle_hang, child, plan, page),
     )
     with single_errors_unwrapped():
@@ -321,9 +301,11 @@ async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: Progres
             plan.on_ready(child, ready)
             start_service_soon(nursery, child.read_control, name=f"{name}/control")
             start_service_soon(nursery, child.send_snapshots, name=f"{name}/membership")
-            with waiting_for(f"{name} to end"):
-                how = await child.process.wait_exited()
+            with waiting_for(f"{name} to end"), child.patience:
+                await child.process.wait_exited()
             nursery.cancel_scope.cancel(f"{name} ended")
+    await shut_down_process(child.process, plan.ladder)  # nothing, if it has ended
+    how = await child.process.wait_exited()
     _fail(child, plan, page, how.cause, is_own_fault=how.is_own_fault)
     raise _death(child, how)
 
@@ -370,7 +352,7 @@ def _death(child: ChildProcess, how: ProcessExit) -> ProcessDied | ProcessHung:
 def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
     """Kill who stands still. A worker that was stopped alone: its engine gets another. One that
     hangs by its own fault takes the engine along: what it computed must run alone from now on."""
-    pidfd = child.workers().get(hang.pid) if hang.place else None
+    pidfd = child.workers.pidfds().get(hang.pid) if hang.place else None
     cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
     child.hung = attrs.evolve(hang, reason=cause)
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
@@ -382,6 +364,7 @@ def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang:
             return
     _fail(child, plan, page, cause, is_own_fault=hang.is_own_fault)
     child.process.kill_group()
+    child.patience.cancel("it was killed")
 
 
 def _fail(

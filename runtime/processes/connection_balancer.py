@@ -53,6 +53,11 @@ class ConnectionBalancer:
         """A frontend is gone, and what it said of its connections with it."""
         self._frontends.pop(rank, None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no frontend is there."""
+        return not self._frontends
+
     def handle_load(self, rank: int, load: FrontendLoad) -> None:
         """A frontend's report; ignored when the frontend is gone already."""
         if rank in self._frontends:

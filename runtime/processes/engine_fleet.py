@@ -125,7 +125,7 @@ class EngineFleet:
             os.ftruncate(self._memory[rank].cache, 0)
         stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
-        any_left = self.directory.any_left()
+        any_left = self.processes.any_left()
         if isinstance(last, BootRefused) and not (any_left or self.ready_once.is_set()):
             raise last
         self.on_event(ChildFailed(f"engine {rank}", self.processes.failed[rank]))

@@ -19,7 +19,6 @@ from ...engine.messages import Drain, FrontendMembership
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
@@ -214,24 +213,46 @@ class FrontendFleet(WorkerlessOwner):
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         """Declare a frontend failed; the others serve on, if there are.
 
+        Where its process hangs in the kernel, its home and its streams wait for the end of that.
+
         Raises `NoFrontendLeft` after the last; `BootRefused` instead if none was ever ready and the
         last said why none can be.
         """
         last, failed = error.__cause__ or error, self.processes.failed
-        self.held.handle_given_up(rank)
-        self.notify()
-        any_left = len(failed) < self.count
+        any_left = self.processes.any_left()
         if isinstance(last, BootRefused) and not (any_left or self.processes.served):
             raise last
         self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
         if not any_left:
             raise NoFrontendLeft(str(last)) from last
-        if isinstance(last, ProcessStuck):  # it may still write to it
-            self.homes.lose(rank)
+        if self.processes.is_stuck(rank):
+            end = partial(self._end_stuck, rank, failed[rank])
+            self.processes.start_task(end, name=f"stuck-frontend-{rank}")
+        else:
+            self.held.handle_given_up(rank)
+        self.notify()
         self._publish_states()
 
+    async def _end_stuck(self, rank: int, reason: str) -> None:
+        """Task: end the connections of a frontend that hangs in the kernel for too long.
+
+        They wait as long as a request waits for an engine.
+        """
+        with trio.move_on_after(self.settings.replay.replay_wait_s):
+            while self.processes.failed.get(rank) is reason:
+                await self.changed.wait()
+        if self.processes.failed.get(rank) is reason:
+            self.held.end_waiting(rank)
+            self.notify()
+
     def restart(self, rank: int) -> None:
-        """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
+        """Begin a frontend anew; one that serves may serve out first, but not at a second order.
+
+        One whose process hangs in the kernel, and may still write, begins with an empty home.
+        """
+        if self.processes.is_stuck(rank):
+            self.held.end_waiting(rank)
+            self.homes.lose(rank)
         child = self.processes.ready.get(rank)
         if child is not None and self.balancer.handle_leaving(rank):
             self.processes.start_task(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
@@ -302,6 +323,8 @@ class FrontendFleet(WorkerlessOwner):
     def handle_failing(self, rank: int, cause: str) -> None:
         """A frontend hangs, or has ended: it gets no more connections."""
         self.balancer.handle_gone(rank)
+        if self.balancer.is_empty:
+            self._away_s = min(self._away_s, trio.current_time())
 
     def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
         """See `ProcessOwner`: a content that was in hand."""
@@ -311,9 +334,7 @@ class FrontendFleet(WorkerlessOwner):
         """A frontend is gone; its requests are kept for a while, and its connections if held."""
         if self._counters is not None:
             self._counters.retire(rank)
-        if not self.processes.ready:
-            self._away_s = min(self._away_s, trio.current_time())
-        self.balancer.handle_gone(rank)
+        self.handle_failing(rank, cause)
         self.held.handle_gone(rank, is_own_fault=is_own_fault)
         self.homes.handle_gone(rank, is_own_fault=is_own_fault)
         self._publish_states()

@@ -15,11 +15,18 @@ import attrs
 import trio
 
 from ...transports.control.passed_fds import close_fds
-from ...transports.takeover.memory import create_slot_memory, free_slot, read_lives, write_lives
+from ...transports.takeover.memory import (
+    create_slot_memory,
+    free_slot,
+    map_slots,
+    read_lives,
+    write_lives,
+)
 from ...transports.takeover.tcp import TcpCountsUnknown, is_open, make_countable
 from ..messages import PassConnection
 from .child_process import ChildProcess
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
+from .unavailable import end_unavailable
 
 
 @attrs.define(eq=False)
@@ -137,6 +144,15 @@ class HeldConnections:
         """No process will have the connections of this rank: clients see their end."""
         if rank in self._slots:
             self._release(rank, self._slots[rank].handle_given_up())
+
+    def end_waiting(self, rank: int) -> None:
+        """As `handle_given_up`, of a rank whose clients may see why: each in its own form."""
+        if rank not in self._slots:
+            return
+        with map_slots(self._memory[rank]) as mappings:
+            for held in self._slots[rank].waiting():
+                end_unavailable(self._sockets[held], mappings, held.slot)
+        self.handle_given_up(rank)
 
     async def pass_again(
         self, rank: int, child: ChildProcess, waiting: Iterable[HeldConnection], timeout_s: float

@@ -77,14 +77,6 @@ class EngineDirectory:
         engines = [self._members[rank] for rank in sorted(self._members)]
         return EngineMembership(self._number, engines, self._suspects, self._refused)
 
-    def any_left(self) -> bool:
-        """Whether any engine is up or may come up again."""
-        return any(m.state is not EngineState.FAILED for m in self._members.values())
-
-    def any_failed(self) -> bool:
-        """Whether an engine was lost for good; the exit code says so."""
-        return any(m.state is EngineState.FAILED for m in self._members.values())
-
     def _change(self, rank: int, **changes: Any) -> EngineMembership:
         return self._replace(attrs.evolve(self._members[rank], **changes))
 

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
+from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.hang_watch import ProcessHung
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck, open_process
@@ -27,6 +28,7 @@ from ...nurseries.tasks.background import (
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import Death, SupervisionPolicy
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
+from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..events import ChildFailed, ChildReady, OnEvent
 from ..messages import EngineState, Place, PlaceState, Role
@@ -73,7 +75,8 @@ class ProcessOwner(Protocol):
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         """It is restarted no more unless it is revived; the cause of `error` is its last failure.
 
-        May raise.
+        That may be `ProcessStuck`: then it is restarted when what hangs in the kernel is gone. May
+        raise.
         """
 
 
@@ -97,7 +100,7 @@ class WorkerlessOwner:
 def death_of(failure: Exception) -> Death:
     """What the end of a process says about its successor.
 
-    One that hangs in the kernel still holds what it held.
+    One that hangs in the kernel still holds what it held: see `ProcessSupervisor`.
     """
     match failure:
         case BootRefused():
@@ -124,6 +127,11 @@ class ProcessSupervisor:
     its spawn on, `ready` from READY on; neither holds one that has ended. A run begins with one of
     up to `spares_count` warm spares, where there is one, else with a spawn; `readiness` is shared,
     too. `failed` says why of the ranks that are given up.
+
+    A rank whose process outlives SIGKILL is among these until that is gone, and then begins anew.
+    None of its code runs any more, but the system call that it was in may be carried out yet, as a
+    write to a journal that its successor would have read and cut by then, and its files, sockets
+    and devices are open. So no other life has the rank before, unless by an order.
     """
 
     owner: ProcessOwner
@@ -153,6 +161,8 @@ class ProcessSupervisor:
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
     ready: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
     failed: dict[int, str] = attrs.field(factory=dict, init=False)
+    # {rank: pidfds of what outlives SIGKILL}, ours to close.
+    _stuck: dict[int, list[int]] = attrs.field(factory=dict, init=False)
     # {rank: scope}, cancelled to begin it anew, whatever it is at.
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Ranks that were ready once: from then on a refusal is an outage, not a wrong command.
@@ -199,6 +209,18 @@ class ProcessSupervisor:
         """The processes that are ours to reap, spares included."""
         return {child.process.pid for child in self.present().values()} | self.spares.pids()
 
+    def is_stuck(self, rank: int) -> bool:
+        """Whether a process of this rank hangs in the kernel: the next one waits for its end."""
+        return rank in self._stuck
+
+    def any_left(self) -> bool:
+        """Whether any rank is up or may come up again by itself.
+
+        What hangs in the kernel before anything was ready ends the start, as any fault then.
+        """
+        is_awaited = bool(self.served) and bool(self._stuck)
+        return len(self.failed) < self.count or is_awaited
+
     def publish(self, snapshot: object) -> None:
         """Send this numbered full snapshot to every READY process; the latest wins."""
         for child in self.ready.values():
@@ -217,12 +239,16 @@ class ProcessSupervisor:
         Raises what the owner raises when a rank is given up.
         Cancellation: every process is stopped by the ladder, all at once, and reaped.
         """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self.spares.start_first(nursery)
-            for rank in range(self.count):
-                start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.spares.start_first(nursery)
+                for rank in range(self.count):
+                    start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
+                task_status.started()
+        finally:
+            for pidfds in self._stuck.values():
+                close_fds(pidfds)
 
     def start_spares(self) -> None:
         """From now on spares are kept, once all are ready; they end with `run`."""
@@ -256,11 +282,24 @@ class ProcessSupervisor:
                         given_up = error
             if given_up is not None:
                 self.readiness.handle_ready(name)  # not waited for any more
-                self.failed[rank] = _why_given_up(given_up)
-                self.owner.handle_given_up(rank, given_up)
-                with trio.CancelScope() as self._scopes[rank], waiting_for("a revival"):
-                    await trio.sleep_forever()
+                await self._wait_revival(rank, given_up)
                 del self.failed[rank]
+
+    async def _wait_revival(self, rank: int, given_up: RestartLimitExceeded) -> None:
+        """Return when an operator revives this rank, or what hangs in the kernel is gone."""
+        self.failed[rank] = _why_given_up(given_up)
+        try:
+            self.owner.handle_given_up(rank, given_up)
+            with trio.CancelScope() as self._scopes[rank]:
+                for pidfd in self._stuck.get(rank, ()):
+                    with waiting_for("a process that hangs in the kernel to be gone"):
+                        await wait_process_gone(pidfd)
+                    self.kernel.reap(pidfd)
+                if rank not in self._stuck:
+                    with waiting_for("a revival"):
+                        await trio.sleep_forever()
+        finally:
+            close_fds(self._stuck.pop(rank, ()))
 
     def _handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
         if self.owner.handle_fault(rank, table, is_itself=is_itself):
@@ -277,8 +316,7 @@ class ProcessSupervisor:
 
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         """One process of this rank, a spare if there is one; started when it is READY."""
-        name = f"{self.role} {rank}"
-        epoch = next(self.epochs)
+        name, epoch = f"{self.role} {rank}", next(self.epochs)
         self._blameless.discard(rank)
         started_s = trio.current_time()
 
@@ -326,6 +364,7 @@ class ProcessSupervisor:
             on_failing=partial(self.owner.handle_failing, rank),
             on_fault=partial(self._handle_fault, rank),
             on_hung=partial(self.owner.handle_hung, rank),
+            on_stuck=lambda pidfd: self._stuck.setdefault(rank, []).append(pidfd),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,

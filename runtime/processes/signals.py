@@ -67,7 +67,7 @@ def _targets(fleet: ProcessSupervisor) -> dict[str, _Target | None]:
     for rank in range(fleet.count):
         name, child = f"{fleet.role} {rank}", present.get(rank)
         targets[name] = None if child is None else _target(child.process)
-        for worker, (pid, pidfd) in enumerate(child.workers().items() if child else ()):
+        for worker, (pid, pidfd) in enumerate(child.workers.pidfds().items() if child else ()):
             send = partial(signal.pidfd_send_signal, pidfd)
             targets[f"{name} worker {worker}"] = _Target(pid, send)
     return targets | {name: _target(each) for name, each in fleet.spares.processes().items()}

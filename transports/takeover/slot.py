@@ -19,6 +19,7 @@ page: a connection without large messages has two pages in all.
 Sans-IO: a `memoryview` in, bytes out.
 """
 
+import enum
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -29,8 +30,9 @@ from .memory import LATEST, LIVES, SLOT_BYTES
 
 # Words, beside `LATEST` and `LIVES`: where what was appended ends, in each half.
 _ENDS = 2
-# A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths.
-_RECORD = struct.Struct("<QQQII")
+# A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths,
+# and its `EndForm`.
+_RECORD = struct.Struct("<QQQIIB")
 # What is appended: input that is kept, lengths of a note and a chunk.
 _APPENDED = struct.Struct("<QII")
 # Half of the first page behind its words.
@@ -43,11 +45,20 @@ assert _LARGE_BEGIN + 2 * _LARGE_BYTES <= SLOT_BYTES
 assert _INPUT_BEGIN + INPUT_BYTES <= _LARGE_BEGIN
 
 
+class EndForm(enum.IntEnum):
+    """How a connection can be ended behind its record by one that does not know the state."""
+
+    UNANSWERED = 0  # between two answers of HTTP: a request that came may have one
+    CUT = 1  # by a reset alone: an end in order would look as if all had come
+    EVENTS = 2  # between two chunks of HTTP, each of whole server-sent events
+    FRAMES = 3  # between two frames of a WebSocket
+
+
 @attrs.frozen
 class SlotRecord:
     """What the owner said last: before the byte `begin` of its output it wrote all; then `chunk`,
     and what follows is in `state`; then each chunk in `appended`, with its note. Of the input it
-    needs what is behind the byte `kept_from`.
+    needs what is behind the byte `kept_from`. Instead of going on it can be ended by `ending`.
     """
 
     begin: int
@@ -55,6 +66,7 @@ class SlotRecord:
     state: bytes
     kept_from: int
     appended: Sequence[tuple[bytes, bytes]] = ()
+    ending: EndForm = EndForm.UNANSWERED
 
     @property
     def output(self) -> bytes:
@@ -89,7 +101,7 @@ class ConnectionSlot:
         slot = cls(memory)
         if slot._latest:
             place = slot._place(slot._latest)
-            _, kept_from, ring_begin, *sizes = _RECORD.unpack_from(memory, place)
+            _, kept_from, ring_begin, *sizes, _ = _RECORD.unpack_from(memory, place)
             if sum(sizes) > RECORD_BYTES_MAX or ring_begin > kept_from:
                 raise ValueError("this slot was never written by an owner")
             slot._ring_begin = ring_begin
@@ -106,12 +118,12 @@ class ConnectionSlot:
             return None
         place = self._place(self._latest)
         first = place + _RECORD.size
-        begin, kept_from, _, state, chunk = _RECORD.unpack(self.memory[place:first])
+        begin, kept_from, _, state, chunk, ending = _RECORD.unpack(self.memory[place:first])
         data = bytes(self.memory[first : first + state + chunk])
         appended = list(self._appended(first + state + chunk))
         kept_from = appended[-1][0] if appended else kept_from
         said = tuple((note, each) for _, note, each in appended)
-        return SlotRecord(begin, data[state:], data[:state], kept_from, said)
+        return SlotRecord(begin, data[state:], data[:state], kept_from, said, EndForm(ending))
 
     def _appended(self, place: int) -> Iterator[tuple[int, bytes, bytes]]:
         end = self._words[_ENDS + (self._latest >> 1 & 1)]
@@ -133,6 +145,7 @@ class ConnectionSlot:
         kept_from: int,
         received: int,
         room: int = 0,
+        ending: EndForm = EndForm.UNANSWERED,
     ) -> bool:
         """Say what is written next and what follows; False, and nothing, if it is too large.
 
@@ -145,7 +158,7 @@ class ConnectionSlot:
             return False
         is_small = size + room <= _SMALL_BYTES
         latest = (self._latest | 1) + (1 if is_small else 2)
-        head = _RECORD.pack(begin, kept_from, ring_begin, len(state), len(chunk))
+        head = _RECORD.pack(begin, kept_from, ring_begin, len(state), len(chunk), ending)
         place = self._place(latest)
         end = place + size
         self.memory[place:end] = b"".join((head, state, chunk))

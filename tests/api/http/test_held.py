@@ -19,7 +19,7 @@ from triolet.api.http.held import (
 )
 from triolet.api.settings import MemoryBudget
 from triolet.transports.takeover.memory import SLOT_BYTES
-from triolet.transports.takeover.slot import ConnectionSlot, SlotRecord
+from triolet.transports.takeover.slot import ConnectionSlot, EndForm, SlotRecord
 
 
 @attrs.define(eq=False)
@@ -28,6 +28,7 @@ class CountedState:
 
     described: int = 0
     noted: bytes | None = b"note"
+    ending: EndForm = EndForm.UNANSWERED
 
     def describe(self) -> bytes:
         self.described += 1
@@ -94,6 +95,13 @@ def test_input_that_is_not_kept_any_more_is_appended_as_well(held: Held) -> None
     held.stream.received = held.stream.kept_from = 5
     held.write(b"one")
     assert held.record() == SlotRecord(0, b"head", b"state 1", 5, ((b"note", b"one"),))
+
+
+def test_a_record_says_how_the_connection_can_be_ended_behind_it(held: Held) -> None:
+    held.state.ending = EndForm.EVENTS
+    held.write(b"head")
+    held.write(b"one")
+    assert held.record().ending is EndForm.EVENTS
 
 
 def test_a_state_that_counts_no_more_is_stated_anew(held: Held) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
@@ -322,7 +323,7 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
         hanging.tried = []
         mock_clock.autojump_threshold = 0
         began_s = trio.current_time()
-        with pytest.raises(ProcessStuck, match=r"2 s after SIGKILL.*left behind"):
+        with pytest.raises(ProcessStuck, match=r"2 s after SIGKILL; it hangs in the kernel"):
             await shut_down_process(hanging, LadderTimes(ask_s=0.5, terminate_s=1, kill_s=2))
         waited = [(at - began_s, rung) for at, rung in hanging.tried]
         assert waited == [(0, "ask"), (0.5, "SIGTERM"), (1.5, "kill")]
@@ -334,6 +335,17 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
         mock_clock.autojump_threshold = math.inf
         process.kill_group()
         await process.wait_exited()
+
+
+async def test_a_killed_process_that_the_kernel_keeps_is_stuck_until_it_is_let_go() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+            await receive_ready(process)
+            with kept_from_ending(process.pid):
+                with pytest.raises(ProcessStuck):
+                    await shut_down_process(process, LadderTimes(ask_s=0, terminate_s=0, kill_s=0))
+                assert process_exists(process.pid)
+            assert (await process.wait_exited()).describe() == "was killed by SIGKILL"
 
 
 # In another process: a tracer that is the parent, too, can read the exit.

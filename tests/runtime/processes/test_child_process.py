@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import attrs
 import msgspec
@@ -24,6 +24,8 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
+from triolet.fuzz.other_process import kept_from_ending
+from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import KERNEL
 from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
@@ -74,6 +76,7 @@ class Owner:
     gone: list[str] = attrs.field(factory=list)
     own_faults: list[bool] = attrs.field(factory=list)
     failing: list[str] = attrs.field(factory=list)
+    stuck: list[int] = attrs.field(factory=list)
     spawned: list[ChildProcess] = attrs.field(factory=list)
 
     async def run(self) -> None:
@@ -91,6 +94,7 @@ class Owner:
             on_spawned=self.spawned.append,
             on_ready=lambda child, _: self.diary(child),
             on_failing=self.failing.append,
+            on_stuck=self.stuck.append,
             on_gone=self._handle_gone,
             slots=self.slots,
             blocked_s=self.blocked_s,
@@ -286,6 +290,23 @@ async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_fo
     assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, owner.gone[0])]
 
 
+async def test_one_that_outlives_the_kill_for_its_hang_is_stuck_and_its_end_can_be_seen() -> None:
+    owner = Owner("starved", blocked_s=0.2, kill_s=0.05)
+    with ExitStack() as kept:
+        with pytest.RaisesGroup(pytest.RaisesExc(ProcessStuck, match="engine 0")):
+            async with owner.running():
+                child = await owner.wait_ready()
+                kept.enter_context(kept_from_ending(child.process.pid))
+                await trio.sleep_forever()
+        assert owner.failing == ["hung: asleep for 0.2 s"]
+        (pidfd,) = owner.stuck
+        assert select.select([pidfd], [], [], 0) == ([], [], [])
+    with trio.fail_after(DEADLINE_S):
+        await wait_process_gone(pidfd)
+    KERNEL.reap(pidfd)
+    os.close(pidfd)
+
+
 async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> None:
     with dummy_process() as worker:
         owner = Owner(f"shown {worker.pid}")
@@ -370,6 +391,11 @@ async def test_a_worker_that_hangs_in_the_kernel_is_named_in_bounded_time(cancel
                     child.process.send_signal(signal.SIGKILL)
                     await trio.sleep_forever()
         assert worker.poll() is None
+        (pidfd,) = owner.stuck
+        worker.kill()
+        with trio.fail_after(DEADLINE_S):
+            await wait_process_gone(pidfd)
+        os.close(pidfd)
 
 
 async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:

@@ -206,8 +206,7 @@ async def test_a_restart_waits_for_no_delay() -> None:
 async def test_the_others_serve_on_when_one_is_given_up() -> None:
     async with open_bed(acting_settings(["raise"], ["ready"])) as bed:
         await bed.diary.wait_for(ChildFailed)
-        assert bed.fleet.directory.any_left()
-        assert bed.fleet.directory.any_failed()
+        assert bed.fleet.processes.any_left()
         while 1 not in bed.fleet.processes.ready:
             await bed.diary.wait_for(ChildReady)
         bed.kill(1)
@@ -232,7 +231,7 @@ async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name(
         assert (failed.child, failed.cause) == ("engine 0", str(stuck))
         assert [state for _, state in bed.states()] == [STARTING, RESTARTING, FAILED]
         assert "is still there 10.0 s" in bed.fleet.directory.snapshot().engines[0].cause
-        assert bed.fleet.directory.any_left()
+        assert bed.fleet.processes.any_left()
 
 
 async def test_a_refusal_is_raised_at_once_and_bare() -> None:

@@ -51,6 +51,7 @@ async def serving(
     """Frontends that are all up."""
     bed = Bed(acts)
     bed.fleet.settings = attrs.evolve(bed.fleet.settings, **settings)
+    bed.fleet.processes.settings = bed.fleet.settings
     bed.fleet.pass_timeout_s = pass_timeout_s
     async with running(bed.fleet):
         with ExitStack() as clients:

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import os
 import signal
 from collections.abc import Sequence
 
@@ -13,10 +14,12 @@ from trio.testing import MockClock
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
 from triolet.nurseries.processes.hang_watch import ProcessHung
+from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervision_policy import Death
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ignore_event
+from triolet.runtime.messages import EngineState
 from triolet.runtime.processes.child_process import ChildPlan, ChildProcess
 from triolet.runtime.processes.process_supervisor import ProcessSupervisor, death_of
 
@@ -31,6 +34,7 @@ class Owner:
     """Writes down what it is told, and looks at the books meanwhile."""
 
     refuses: bool = False
+    boots: bool = True
     lives_s: float = 1000.0
     # The life in whose end an operator restarts it, and what it ends by.
     restarted: int = 0
@@ -62,6 +66,8 @@ class Owner:
         cause = "was stopped"
         try:
             await trio.sleep(BOOT_S)
+            if not self.boots:
+                raise self.end
             if self.refuses:
                 cause = "refused"
                 raise BootRefused("engine 0", "/m: is truncated")
@@ -188,10 +194,73 @@ async def test_an_order_that_meets_the_last_death_is_carried_out(
 async def test_an_order_does_not_begin_anew_what_cannot_be_ended(
     autojump_clock: MockClock,
 ) -> None:
-    owner = Owner(restarted=1, end=ProcessStuck("engine 0", 1, 10.0))
+    owner = Owner(restarted=1, end=ProcessStuck("engine 0", 1, 10.0))  # and no pidfd of it
     with pytest.RaisesGroup(RestartLimitExceeded):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1]
+
+
+class SimulatedKernel(Kernel):
+    def reap(self, pidfd: int) -> tuple[int | None, int | None]:
+        return None, signal.SIGKILL
+
+
+@attrs.define(eq=False)
+class StuckOwner(Owner):
+    """Each life of its rank outlives SIGKILL, until its end of a pipe is written to."""
+
+    ends: list[int] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.processes.kernel = SimulatedKernel()
+        self.end = ProcessStuck("engine 0", 1, 10.0)
+
+    async def simulate(self, plan: ChildPlan, init: bytes) -> None:
+        try:
+            await super().simulate(plan, init)
+        finally:
+            pidfd, end = os.pipe()
+            self.ends.append(end)
+            plan.on_stuck(pidfd)
+
+    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+        assert self.processes.is_stuck(rank)
+        if not self.processes.any_left():
+            raise error
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_what_hangs_in_the_kernel_is_followed_when_it_is_gone_or_by_order(
+    autojump_clock: MockClock, is_ordered: bool
+) -> None:
+    owner = StuckOwner(lives_s=5.0)
+    with trio.move_on_after(1000):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.processes.run)
+            await trio.sleep(500)
+            assert owner.processes.place(0).state is EngineState.FAILED
+            assert "10.0 s after SIGKILL" in owner.processes.failed[0]
+            assert [epoch for what, epoch in owner.told if what == "ready"] == [1]
+            if is_ordered:
+                owner.processes.restart(0)
+            else:
+                os.write(owner.ends[0], b"gone")
+            await trio.sleep(BOOT_S + 1)
+            assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2]
+            assert not owner.processes.failed
+            nursery.cancel_scope.cancel()
+    for end in owner.ends:
+        os.close(end)
+
+
+async def test_what_hangs_in_the_kernel_before_it_was_ready_ends_the_start(
+    autojump_clock: MockClock,
+) -> None:
+    owner = StuckOwner(boots=False)
+    with pytest.RaisesGroup(RestartLimitExceeded):
+        await owner.processes.run()
+    os.close(owner.ends[0])
 
 
 async def test_want_of_memory_for_a_process_is_waited_out(autojump_clock: MockClock) -> None:

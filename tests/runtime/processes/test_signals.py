@@ -56,7 +56,7 @@ async def test_a_worker_has_a_place_of_its_own() -> None:
     with dummy_process() as worker:
         async with open_bed(plan_of(engine=f"workers {worker.pid}")) as bed:
             await bed.diary.wait_for(ChildReady, 2)
-            assert list(bed.root.engines.processes.ready[0].workers()) == [worker.pid]
+            assert list(bed.root.engines.processes.ready[0].workers.pidfds()) == [worker.pid]
             with pytest.raises(ControlCallRefused, match="there is no 'engine 0 worker 1'"):
                 await send("engine 0 worker 1", Signal.KILL)
             assert (await send("engine 0 worker 0", Signal.KILL)).pid == worker.pid
