@@ -1,5 +1,6 @@
 """Calls drawn from the grammars of all formats, said by all protocols and taken back by them."""
 
+import itertools
 import json
 import math
 import re
@@ -9,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
+from triolet.engine.messages import FinishReason
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
 from triolet.runtime.text.tool_calls import Tool
@@ -145,9 +147,9 @@ async def said_by_chat(client: HttpClient, choice: str) -> list[Said]:
         (whole["message"], whole["finish_reason"] == "tool_calls"),
         (again, ("tool_calls", None) in said[0]["heads"]),
     ):
-        functions = [call["function"] for call in message["tool_calls"]]
-        calls = [(function["name"], function["arguments"]) for function in functions]
-        ids = [call["id"] for call in message["tool_calls"]]
+        made = message.get("tool_calls", [])
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in made]
+        ids = [call["id"] for call in made]
         results = [{"role": "tool", "tool_call_id": each, "content": RESULT} for each in ids]
         found.append(Said(calls, message["content"] or "", is_call, [message, *results]))
     return found
@@ -175,7 +177,7 @@ async def said_by_responses(client: HttpClient, choice: str) -> list[Said]:
         assert not event["type"].startswith("response.output_text")
         if event["type"] == "response.function_call_arguments.delta":
             pieces[event["item_id"]] = pieces.get(event["item_id"], "") + event["delta"]
-    assert [*pieces.values()] == [arguments for _, arguments in found[-1].calls]
+    assert [*pieces.values()] == [given for _, given in found[-1].calls if given]
     return found
 
 
@@ -187,8 +189,10 @@ async def said_by_messages(client: HttpClient, choice: str) -> list[Said]:
     events = list(events_of(streamed.body))
     pieces = dict[int, str]()
     for event in events:
-        if "partial_json" in event.get("delta", {}):
-            pieces[event["index"]] = pieces.get(event["index"], "") + event["delta"]["partial_json"]
+        if event.get("content_block", {}).get("type") == "tool_use":
+            pieces[event["index"]] = ""
+        elif "partial_json" in event.get("delta", {}):
+            pieces[event["index"]] += event["delta"]["partial_json"]
     blocks = DECODER.decode(answer.body.decode())["content"]
     inputs = [written(each["input"]) for each in blocks if each["type"] == "tool_use"]
     found = list[Said]()
@@ -198,57 +202,98 @@ async def said_by_messages(client: HttpClient, choice: str) -> list[Said]:
     ):
         content = message["content"]
         calls = [each for each in content if each["type"] == "tool_use"]
+        for call in calls:  # one that was cut is a client's to complete
+            call["input"] = {} if isinstance(call["input"], str) else call["input"]
         text = "".join(each["text"] for each in content if each["type"] == "text")
         said = list(zip([each["name"] for each in calls], arguments, strict=True))
         results = [
             {"type": "tool_result", "tool_use_id": each["id"], "content": RESULT} for each in calls
         ]
-        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+        after = {"role": "user", "content": results or RESULT}
+        turns = [{"role": "assistant", "content": content}, after]
         found.append(Said(said, text, message["stop_reason"] == "tool_use", turns))
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_a_call_is_said_and_taken_back_by_each_protocol(family: str) -> None:
-    source = (FOLDER / f"{family}.jinja").read_text()
-    generator = Listening(chat_template=source, max_model_len=10**6)
+async def said_by_all(client: HttpClient, choice: str) -> dict[str, list[Said]]:
+    """The answers of all protocols, whole and streamed, by the path that takes them back."""
+    return {
+        "/v1/chat/completions": await said_by_chat(client, choice),
+        "/v1/responses": await said_by_responses(client, choice),
+        "/v1/messages": await said_by_messages(client, choice),
+    }
+
+
+def drawn_texts(family: str) -> list[str]:
     wanted = StructuredOutputs.grammar(format_of(family).forced(TOOLS, calls_max=2))
     drawn = drawn_of(wanted, range(SEEDS), STEPS)
     # No client's JSON has numbers beyond a double.
     texts = [each for each in drawn if each and all(map(is_finite, NUMBER.findall(each)))]
     assert len(texts) >= SEEDS // 4, "most are whole"
-    async with open_client(make_application(generator)) as client:
+    return texts
 
-        async def prompt(path: str, body: dict[str, Any]) -> str:
-            generator.script = HELLO
+
+def generator_of(family: str) -> Listening:
+    source = (FOLDER / f"{family}.jinja").read_text()
+    return Listening(chat_template=source, max_model_len=10**6)
+
+
+async def prompts_of(
+    client: HttpClient, family: str, generator: Listening, answers: dict[str, list[Said]]
+) -> set[str]:
+    """What the model is shown when each of these answers is sent back by its protocol."""
+    found = set[str]()
+    generator.script = HELLO
+    for path, said in answers.items():
+        for turns in (each.turns for each in said):
+            match path, turns:
+                case "/v1/responses", [str(response_id), *items]:
+                    body = {**RESPONSES, "input": items, "previous_response_id": response_id}
+                case "/v1/responses", _:
+                    body = {**RESPONSES, "input": [USER, *turns]}
+                case _:
+                    body = {**(CHAT if "chat" in path else MESSAGES), "messages": [USER, *turns]}
             json_of(await client.request("POST", path, body))
-            return rendered(family, generator.asked[-1])
+            found.add(rendered(family, generator.asked[-1]))
+    return found
 
-        for number, text in enumerate(texts):
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_call_is_said_and_taken_back_by_each_protocol(family: str) -> None:
+    generator = generator_of(family)
+    async with open_client(make_application(generator)) as client:
+        for number, text in enumerate(drawn_texts(family)):
             chance = Random(number)
             places = [chance.randrange(len(text) + 1) for _ in range(chance.randrange(9))]
             generator.script = [Say(piece) for piece in cut(text, places)]
             choice = chance.choice(["auto", "required"])
-            by_chat = await said_by_chat(client, choice)
-            by_responses = await said_by_responses(client, choice)
-            by_messages = await said_by_messages(client, choice)
-            for said in (*by_chat, *by_responses, *by_messages):
+            answers = await said_by_all(client, choice)
+            for said in itertools.chain(*answers.values()):
                 assert (said.text, said.is_call) == ("", True), text
                 check_arguments(family, text, said.calls)
-            prompts = list[str]()
-            for said in by_chat:
-                body = {**CHAT, "messages": [USER, *said.turns]}
-                prompts.append(await prompt("/v1/chat/completions", body))
-            for said in by_responses:
-                first, *results = said.turns
-                body = {**RESPONSES, "input": [USER, *said.turns]}
-                if isinstance(first, str):
-                    body |= {"input": results, "previous_response_id": first}
-                prompts.append(await prompt("/v1/responses", body))
-            for said in by_messages:
-                body = {**MESSAGES, "messages": [USER, *said.turns]}
-                prompts.append(await prompt("/v1/messages", body))
-            assert len(set(prompts)) == 1, (text, set(prompts))
+            prompts = await prompts_of(client, family, generator, answers)
+            assert len(prompts) == 1, (text, prompts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_call_that_is_cut_is_no_content_and_is_taken_back(family: str) -> None:
+    generator = generator_of(family)
+    generator.finish_reason = FinishReason.LENGTH
+    async with open_client(make_application(generator)) as client:
+        for number, text in enumerate(drawn_texts(family)):
+            chance = Random(number)
+            begun = text[: chance.randrange(1, len(text))]
+            places = [chance.randrange(len(begun) + 1) for _ in range(chance.randrange(9))]
+            generator.script = [Say(piece) for piece in cut(begun, places)]
+            answers = await said_by_all(client, "required")
+            messages = answers.pop("/v1/messages")  # which have no words for half an object
+            assert {each.text for each in messages} == {""}, begun
+            found = [each for said in answers.values() for each in said]
+            assert {(each.text, *each.calls) for each in found} == {("", *found[0].calls)}, begun
+            prompts = await prompts_of(client, family, generator, answers)
+            # An answer without anything is an empty turn in chat, and none among items.
+            assert len(prompts) == 1 or not found[0].calls, (begun, prompts)
+            await prompts_of(client, family, generator, {"/v1/messages": messages})
 
 
 def rendered(family: str, prompt: ChatPrompt) -> str:
