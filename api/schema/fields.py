@@ -22,8 +22,9 @@ JsonObject = dict[str, object]
 BRACKETS_MAX = 2**18
 # Two for each key and string: 50 ms of keys. Those that are escaped within a text do not count.
 QUOTES_MAX = 2**18
-# 30 ms of numbers; a text of more would have more characters than a prompt may.
-COMMAS_MAX = 2**21
+# 50 ms of numbers of five digits, 16 of one; the ids of a million tokens, and some more. They count
+# within a text, too, where each but for a run of them is a token: no model takes so many.
+COMMAS_MAX = 2**20 + 2**16
 # No shorter body has more of anything than its bound.
 COUNTED_FROM_BYTES = 2**18
 # Python's integers have no end; JSON Schema readers expect those of 64 bits.

@@ -47,7 +47,8 @@ def _kinds(size: int) -> dict[str, object]:
         "emoji": "\U0001f642" * (size // 4),
         "white space": " " * size,
         "a real text": (real * (size // len(real) + 1))[:size],
-        "token ids": [7] * (size // 2),
+        "token ids": [12345] * (size // 6),
+        "token ids, too many": [7] * (size // 2),
         "arrays": [[]] * (size // 3),
         "objects with keys": [{str(i): 1} for i in range(size // 12)],
     }

@@ -88,6 +88,8 @@ def test_a_body_of_too_many_strings_or_numbers_is_refused() -> None:
     assert decode_object(msgspec.json.encode({"a": quoted})) == {"a": quoted}
     strings = '{"a":[' + '"",' * (QUOTES_MAX // 2 - 1)
     assert len(decode_object(strings[:-1] + "]}")) == 1
+    token_ids = [12345] * 2**20  # of the longest models' contexts
+    assert decode_object(msgspec.json.encode({"prompt": token_ids})) == {"prompt": token_ids}
     for data in (strings + '""]}', '{"a":[' + "1," * (COMMAS_MAX + 1) + "1]}"):
         with pytest.raises(ApiError, match="The body has over") as caught:
             decode_object(data)
