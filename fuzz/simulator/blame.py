@@ -5,7 +5,7 @@ fleet's two tables, and what it calls a request there.
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import attrs
 import trio
@@ -173,17 +173,17 @@ class WatchedFleet(EngineFleet):
         default=lambda *_: None, init=False
     )
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
         suspects, refused = self.quarantine.suspects, set(self.quarantine.refused)
         before = dict(suspects)
-        is_request = super().handle_fault(rank, table, is_itself=is_itself)
+        explained = super().handle_fault(rank, epoch, table, is_itself=is_itself)
         new = set(self.quarantine.refused) - refused
         after = self.quarantine.suspects.items()
         changed = {content for content, suspect in after if before.get(content) is not suspect}
         batches = read_batches(table, self.settings.engine.max_num_seqs)
         places = {row.content: row.position for batch in batches for row in batch}
         self.on_blamed(rank, changed | new, new, places)
-        return is_request
+        return explained
 
 
 def _executor_of(process: SimProcess) -> SimExecutor | None:

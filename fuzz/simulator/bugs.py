@@ -37,7 +37,7 @@ from ...runtime.processes import child_process
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.form_fleet import FormFleet
 from ...runtime.processes.membership import FrontendDirectory
-from ...runtime.processes.quarantine import Quarantine, Suspect
+from ...runtime.processes.quarantine import Findings, Quarantine, Suspect
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
@@ -222,25 +222,28 @@ def _blame_the_killed(original: Broken, *args: Any, is_own_fault: bool) -> None:
 
 
 def _blame_each_alone(
-    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], now: float
-) -> list[bytes]:
-    return [c for each in positions.items() for c in original(quarantine, dict([each]), now)]
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], *args: Any
+) -> Findings:
+    findings = [original(quarantine, dict([each]), *args) for each in positions.items()]
+    return Findings([c for each in findings for c in each.refused], frozenset())
 
 
 def _group_by_number(
-    original: Broken, quarantine: Quarantine, positions: dict[bytes, int]
-) -> set[bytes]:
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], life: int
+) -> dict[bytes, list[int]]:
     counts = Counter(content for death in quarantine._deaths for content in death.positions)
-    return {content for content in positions if counts[content] >= 2}
+    fresh = positions.keys() - quarantine.refused.keys()
+    return {content: [life] for content in sorted(fresh) if counts[content] >= 2}
 
 
 def _refuse_none(
-    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], now: float
-) -> list[bytes]:
-    for content in original(quarantine, positions, now):
+    original: Broken, quarantine: Quarantine, positions: dict[bytes, int], *args: Any
+) -> Findings:
+    found: Findings = original(quarantine, positions, *args)
+    for content in found.refused:
         until = quarantine.refused.pop(content)
         quarantine.suspects[content] = Suspect(positions[content], until=until)
-    return []
+    return Findings([], found.explained)
 
 
 def _pass_none(original: Broken, *args: Any) -> bool:

@@ -9,7 +9,8 @@ not help, so the policy escalates; a child that has served backs off instead, wi
 *hopeless* exit escalates at once, and a *refused* start of a child that has never served: of one
 that has, what it refuses for (a folder that is away) is a shortage. One that was *killed* from
 outside after it had become ready, or died of a *request*, which is refused if it does so again,
-says nothing about the child: it is restarted at once, and counts toward nothing. A kill before it
+says nothing about the child: it is restarted at once, and counts toward nothing. That a request was
+to blame may be known only after a later death: then the run is *excused*. A kill before it
 was ready again and a *shortage* (of memory, or what a run takes) do not count either once it has
 been ready, but back off: whatever kills or starves it may do so as often as it likes.
 
@@ -62,9 +63,13 @@ Decision = Restart | Escalate
 
 @attrs.define(eq=False)
 class _ChildRecord:
-    # Times of its restarts that count, oldest first; at its last exit none was older than the
-    # period.
-    restarts: deque[float] = attrs.field(factory=deque)  # bounded by restart_limit
+    # Times of its restarts that count, and the runs that ended then, oldest first; at its last exit
+    # none was older than the period.
+    restarts: deque[tuple[float, int]] = attrs.field(factory=deque)  # bounded by restart_limit
+    # What its owner calls the current run; 0: nothing, or none is on.
+    run: int = 0
+    # Whether a request is known to end the current run.
+    is_excused: bool = False
     # When the current run became ready; None before that, and when no run is on.
     ready_at: float | None = None
     # Whether any run was ready so far.
@@ -102,6 +107,22 @@ class SupervisionPolicy:
         if self.backoff_max_s < self.backoff_min_s:
             raise ValueError("backoff_max_s is below backoff_min_s")
 
+    def handle_starting(self, child: str, run: int) -> None:
+        """A run of `child` begins that may be excused by this number, which no other has."""
+        record = self._record(child)
+        record.run, record.is_excused = run, False
+
+    def handle_excused(self, run: int) -> None:
+        """A request ended this run, or ends it now: it counts toward nothing any more."""
+        for record in self._children.values():
+            record.is_excused |= record.run == run
+            for each in [each for each in record.restarts if each[1] == run]:
+                record.restarts.remove(each)
+
+    def is_excused(self, child: str) -> bool:
+        """Whether a request is known to end the current run of `child`."""
+        return self._record(child).is_excused
+
     def handle_ready(self, child: str, now: float) -> None:
         """The current run of `child` serves from now on."""
         record = self._record(child)
@@ -111,8 +132,11 @@ class SupervisionPolicy:
         """The current run of `child` is over."""
         record = self._record(child)
         uptime_s = None if record.ready_at is None else now - record.ready_at
-        record.ready_at = None
-        while record.restarts and record.restarts[0] <= now - self.restart_period_s:
+        run, is_excused = record.run, record.is_excused
+        record.run, record.is_excused, record.ready_at = 0, False, None
+        if is_excused and death is Death.FAULT:
+            death = Death.REQUEST
+        while record.restarts and record.restarts[0][0] <= now - self.restart_period_s:
             record.restarts.popleft()
         if uptime_s is not None and uptime_s >= self.quiet_s:
             record.doublings, record.delayed = 0, False
@@ -126,7 +150,7 @@ class SupervisionPolicy:
             del self._children[child]
             return Escalate(child, restarts=len(record.restarts))
         if counts and not is_over_limit:
-            record.restarts.append(now)
+            record.restarts.append((now, run))
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
 
     def _next_delay_s(self, record: _ChildRecord, uptime_s: float | None) -> float:

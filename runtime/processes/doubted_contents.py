@@ -22,13 +22,13 @@ class DoubtedContents:
     on_event: OnEvent
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
 
-    def handle_fault(self, rank: int, table: bytes) -> bool:
+    def handle_fault(self, rank: int, epoch: int, table: bytes) -> bool:
         """A frontend dies of itself, and `table` is of its page; whether a content is to blame."""
         contents = read_hands(table)
         if not contents:
             return False
         positions = dict.fromkeys(contents, 1)
-        for content in self.quarantine.handle_death(positions, time.monotonic()):
+        for content in self.quarantine.handle_death(positions, time.monotonic(), epoch).refused:
             self.on_event(RequestRefused(f"frontend {rank}", content.hex()))
         return True
 

@@ -9,7 +9,7 @@ Embedded, the caller's process holds the fleet; under `serve` the root does.
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import attrs
 import msgspec
@@ -179,7 +179,7 @@ class EngineFleet:
                 self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
             )
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
 
         If the engine's own process ended while a grammar was at work in it, that form is, alone.
@@ -194,10 +194,11 @@ class EngineFleet:
         for batch in [] if positions else read_batches(table, rows):
             for row in batch:
                 positions[row.content] = max(row.position, positions.get(row.content, 0))
-        for content in self.quarantine.handle_death(positions, time.monotonic()):
+        found = self.quarantine.handle_death(positions, time.monotonic(), epoch)
+        for content in found.refused:
             self.on_event(RequestRefused(f"engine {rank}", content.hex()))
         self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
-        return False
+        return found.explained
 
     def handle_hung(self, rank: int, cause: str) -> None:
         """An engine has another worker soon; people hear of why."""

@@ -7,7 +7,7 @@ Their module is given by name, since this floor imports nothing of HTTP.
 import math
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 
 import attrs
@@ -326,9 +326,9 @@ class FrontendFleet(WorkerlessOwner):
         if self.balancer.is_empty:
             self._away_s = min(self._away_s, trio.current_time())
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
-        """See `ProcessOwner`: a content that was in hand."""
-        return self.doubted.handle_fault(rank, table)
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
+        """See `ProcessOwner`: a content that was in hand, whichever."""
+        return {epoch} if self.doubted.handle_fault(rank, epoch, table) else set()
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """A frontend is gone; its requests are kept for a while, and its connections if held."""

@@ -6,7 +6,7 @@ books of which processes boot and which are ready. What a message or a death mea
 
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from functools import partial
 from typing import Protocol
 
@@ -55,11 +55,11 @@ class ProcessOwner(Protocol):
     def handle_hung(self, rank: int, cause: str) -> None:
         """A worker of it was killed, as it stood still; it lives on."""
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
         """What it computed may have ended it, or a worker of it unless `is_itself`.
 
-        `table` follows the slots of its progress page. Returns whether a request is to blame: then
-        the death counts toward nothing.
+        `table` follows the slots of its progress page. Returns the epochs, this one or earlier ones
+        of any rank, of which it is known now that a request ended them: they count toward nothing.
         """
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
@@ -89,9 +89,9 @@ class WorkerlessOwner:
     def handle_hung(self, rank: int, cause: str) -> None:
         """See `ProcessOwner`."""
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
         """See `ProcessOwner`."""
-        return False
+        return frozenset()
 
     def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
         """See `ProcessOwner`."""
@@ -167,8 +167,8 @@ class ProcessSupervisor:
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Ranks that were ready once: from then on a refusal is an outage, not a wrong command.
     served: set[int] = attrs.field(factory=set, init=False)
-    # Ranks whose present process is dying of a request.
-    _blameless: set[int] = attrs.field(factory=set, init=False)
+    # Of each rank, since it was begun anew last.
+    _policies: dict[int, SupervisionPolicy] = attrs.field(factory=dict, init=False)
     # Of `run`; None before.
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -267,13 +267,14 @@ class ProcessSupervisor:
         while True:
             self.readiness.handle_starting(name)
             given_up: RestartLimitExceeded | None = None
+            self._policies[rank] = self._policy(rank)
             with trio.CancelScope() as self._scopes[rank]:
                 try:
                     await supervise(
                         partial(self._run_once, rank),
                         child=name,
-                        policy=self._policy(rank),
-                        death_of=partial(self._death_of, rank),
+                        policy=self._policies[rank],
+                        death_of=death_of,
                     )
                 except RestartLimitExceeded as error:
                     # An order that met its death has it begun anew, unless it is still there.
@@ -301,13 +302,10 @@ class ProcessSupervisor:
         finally:
             close_fds(self._stuck.pop(rank, ()))
 
-    def _handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> None:
-        if self.owner.handle_fault(rank, table, is_itself=is_itself):
-            self._blameless.add(rank)
-
-    def _death_of(self, rank: int, failure: Exception) -> Death:
-        death = death_of(failure)
-        return Death.REQUEST if death is Death.FAULT and rank in self._blameless else death
+    def _handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> None:
+        for excused in self.owner.handle_fault(rank, epoch, table, is_itself=is_itself):
+            for policy in self._policies.values():
+                policy.handle_excused(excused)
 
     def _policy(self, rank: int) -> SupervisionPolicy:
         return self.settings.supervision.policy(
@@ -317,7 +315,7 @@ class ProcessSupervisor:
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         """One process of this rank, a spare if there is one; started when it is READY."""
         name, epoch = f"{self.role} {rank}", next(self.epochs)
-        self._blameless.discard(rank)
+        self._policies[rank].handle_starting(name, epoch)
         started_s = trio.current_time()
 
         def handle_ready(child: ChildProcess, payload: bytes) -> None:
@@ -333,7 +331,7 @@ class ProcessSupervisor:
             self.booting.pop(rank, None)
             self.ready.pop(rank, None)
             self.readiness.handle_starting(name)
-            is_own_fault = is_own_fault and rank not in self._blameless
+            is_own_fault = is_own_fault and not self._policies[rank].is_excused(name)
             self.owner.handle_gone(rank, cause, is_own_fault=is_own_fault)
 
         # Before the owner begins anything: from there on what is begun is ended by the child.
@@ -362,7 +360,7 @@ class ProcessSupervisor:
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
             on_failing=partial(self.owner.handle_failing, rank),
-            on_fault=partial(self._handle_fault, rank),
+            on_fault=partial(self._handle_fault, rank, epoch),
             on_hung=partial(self.owner.handle_hung, rank),
             on_stuck=lambda pidfd: self._stuck.setdefault(rank, []).append(pidfd),
             on_gone=handle_gone,

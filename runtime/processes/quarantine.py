@@ -16,10 +16,14 @@ the same two or more, at the same place, in three deaths. Each of a group passes
 nothing else ends a client who sends it again and again, which would use up the engine's restarts.
 A stream that goes on from a death has passed its place, so it never dies there a second time;
 whoever does was sent again.
+
+One that is ended *explains* deaths: those of it alone, and those in company at its place or that it
+has not passed since. They were its, so no engine is given up for them. A death for which nobody is
+ended remains the engine's.
 """
 
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping, Set
 
 import attrs
 
@@ -42,8 +46,21 @@ class Suspect:
     """It may have ended an engine when it had `position` tokens; 0: it has passed since."""
 
     position: int
-    strikes: int = 0
+    # The lives of engines that it ended alone: each is a strike.
+    alone: tuple[int, ...] = ()
+    # Those that ended in a step of several with it, which it has not passed since.
+    company: tuple[int, ...] = ()
     until: float = 0.0
+
+
+@attrs.frozen
+class Findings:
+    """What a death has shown."""
+
+    # Who is refused from now on.
+    refused: list[bytes]
+    # The lives of engines that these ended, or one that had been refused before.
+    explained: Set[int]
 
 
 @attrs.frozen
@@ -52,6 +69,7 @@ class SharedDeath:
 
     positions: Mapping[bytes, int]
     until: float
+    life: int
 
     def at_same_place(self, positions: Mapping[bytes, int]) -> set[bytes]:
         """Those who were in this death, too, where they are now."""
@@ -72,71 +90,86 @@ class Quarantine:
     # Those in company, the oldest first.
     _deaths: deque[SharedDeath] = attrs.field(factory=lambda: deque(maxlen=DEATHS_MAX), init=False)
 
-    def handle_death(self, positions: dict[bytes, int], now: float) -> list[bytes]:
-        """An engine died of a step with these, at these positions; returns who is refused now."""
+    def handle_death(self, positions: dict[bytes, int], now: float, life: int) -> Findings:
+        """An engine's `life` ended in a step with these, at these positions."""
         self.handle_timeout(now)
         is_alone = len(positions) == 1
-        ended = sorted(self._group(positions) - self.refused.keys())
+        # {who is ended now: the lives that it ended}. What is refused another engine had still.
+        ended = self._group(positions, life)
+        explained = {life} if self.refused.keys() & positions.keys() else set()
         for content, position in positions.items():
             if content in self.refused or content in ended:
-                continue  # another engine had it still, or it is one of a group
+                continue
             before = self.suspects.get(content, Suspect(0))
-            strikes = before.strikes
+            alone, company = before.alone, before.company
             if is_alone:
-                is_confirmed = position <= before.position and not self._has_outlived(
-                    content, position
-                )
-                strikes += 2 if is_confirmed else 1
-            if strikes >= STRIKES_MAX:
-                ended.append(content)
-                self._forget_deaths_of(content, position)
+                alone += (life,)
+            else:
+                company = (*company, life)[-DEATHS_MAX:]
+            is_confirmed = (
+                is_alone
+                and position <= before.position
+                and not self._has_outlived(content, position)
+            )
+            place = max(position, before.position)
+            suspect = Suspect(place, alone, company, now + EXPIRY_S)
+            if is_confirmed or len(alone) >= STRIKES_MAX:
+                ended[content] = [*alone, *self._forget_deaths_of(content, position, suspect)]
             else:
                 self.suspects.pop(content, None)  # the latest stand last
-                place = max(position, before.position)
-                self.suspects[content] = Suspect(place, strikes, now + EXPIRY_S)
+                self.suspects[content] = suspect
         for content in ended:
             self.suspects.pop(content, None)
             self.refused[content] = now + EXPIRY_S
         if len(positions) > 1:
-            self._deaths.append(SharedDeath(positions, now + EXPIRY_S))
+            self._deaths.append(SharedDeath(positions, now + EXPIRY_S, life))
         for table in (self.suspects, self.refused):
             for content in list(table)[: max(0, len(table) - CONTENTS_MAX)]:
                 del table[content]
-        return ended
+        return Findings(list(ended), explained.union(*ended.values()))
 
-    def _forget_deaths_of(self, content: bytes, position: int) -> None:
+    def _forget_deaths_of(self, content: bytes, position: int, suspect: Suspect) -> list[int]:
         """Deaths in company that this one, which has died alone, explains: they say nothing of the
-        others.
+        others. Returns the lives that ended so.
         """
         here = {content: position}
-        for death in [each for each in self._deaths if each.at_same_place(here)]:
+        explained = [
+            each
+            for each in self._deaths
+            if each.life in suspect.company or each.at_same_place(here)
+        ]
+        for death in explained:
             self._deaths.remove(death)
+        return [death.life for death in explained]
 
     def _has_outlived(self, content: bytes, position: int) -> bool:
         """Whether it went on from a death in company before this place: two places, two causes."""
         last = position - SAME_PLACE_TOKENS
         return any(death.positions.get(content, position) < last for death in self._deaths)
 
-    def _group(self, positions: dict[bytes, int]) -> set[bytes]:
-        """Those who died at this place, together with others who did, often enough."""
-        deaths = Counter[bytes]()
+    def _group(self, positions: dict[bytes, int], life: int) -> dict[bytes, list[int]]:
+        """Those who died at this place, together with others who did, often enough; and the lives
+        that ended so.
+        """
+        lives: defaultdict[bytes, list[int]] = defaultdict(lambda: [life])
         for death in self._deaths:
             if len(group := death.at_same_place(positions)) > 1:
-                deaths.update(group)
-        return {content for content, count in deaths.items() if count + 1 >= DEATHS_IN_COMPANY_MAX}
+                for content in group - self.refused.keys():
+                    lives[content].append(death.life)
+        return {c: lives[c] for c in sorted(lives) if len(lives[c]) >= DEATHS_IN_COMPANY_MAX}
 
     def handle_passed(self, positions: dict[bytes, int], now: float) -> bool:
         """These ran alone up to these positions; whether any was suspected of no more than that."""
         self.handle_timeout(now)
         found = {content: self.suspects.get(content, Suspect(0)) for content in positions}
         passed = {
-            content: attrs.evolve(suspect, position=0)
+            content: attrs.evolve(suspect, position=0, company=())
             for content, suspect in found.items()
             if 0 < suspect.position <= positions[content]
         }
         self.suspects |= passed
         for content, suspect in passed.items():
-            if not suspect.strikes:
+            if not suspect.alone:
                 del self.suspects[content]
         return bool(passed)
 
@@ -151,7 +184,7 @@ class Quarantine:
         """Nothing is both suspected and refused, and no suspect should be."""
         assert not set(self.suspects) & set(self.refused)
         for suspect in self.suspects.values():
-            assert suspect.position > 0 or suspect.strikes, "an acquitted one is no suspect"
-            assert suspect.strikes < STRIKES_MAX
+            assert suspect.position > 0 or suspect.alone, "an acquitted one is no suspect"
+            assert len(suspect.alone) < STRIKES_MAX
         assert max(len(self.suspects), len(self.refused)) <= CONTENTS_MAX
         assert all(len(death.positions) > 1 for death in self._deaths)

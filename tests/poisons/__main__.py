@@ -5,7 +5,7 @@
 For each place where a content may end a process (check, compile, mask and consume of a form;
 parsing of a head or body; tokenising) one server and eight streams, which begin again when they
 end. In turns of ten seconds a client beside them sends the poison, ten times a second at most. The
-server must be up at the end, each poison have ended two processes at most, and each stream be what
+server must be up in the end, each poison have ended two processes at most, and each stream be what
 it was undisturbed. Printed are the streams' gaps and first tokens in turns with and without the
 poison; their p99 should be within 1.5 times. `--vary` makes the poison a new one after so many
 seconds, which costs two deaths each time. Exit code 1 for a death too many or another text.

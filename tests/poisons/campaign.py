@@ -14,7 +14,7 @@ import trio
 from triolet.fuzz.chaos.poisoned_forms import FormPoison
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
-from ..end_to_end.server import Server, open_chaos_server
+from ..end_to_end.server import Server, open_chaos_server, wait_until
 
 PATH = "/v1/completions"
 STREAMS = 8
@@ -113,7 +113,7 @@ class Campaign:
                 self.report.firsts_s.clear()
                 await self._take_turns(server)
                 nursery.cancel_scope.cancel("time is over")
-            assert await server.is_ready(), "the server is up"
+            await wait_until(server.is_ready, "the server is up")  # it may come back from the last
             self.report.deaths = server.log().count(ABORTED)
         return self.report
 

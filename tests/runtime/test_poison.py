@@ -80,10 +80,12 @@ class Bed:
 
 
 @asynccontextmanager
-async def open_bed(folder: pathlib.Path, **fleets: Any) -> AsyncIterator[Bed]:
+async def open_bed(
+    folder: pathlib.Path, *, restart_limit: int = 100, **fleets: Any
+) -> AsyncIterator[Bed]:
     """`fleets` are fields of `EngineFleet`."""
     settings = make_settings(str(folder), executor="null", null_step_s=0.01, max_num_seqs=64)
-    settings = attrs.evolve(settings, supervision=attrs.evolve(HASTY, restart_limit=100))
+    settings = attrs.evolve(settings, supervision=attrs.evolve(HASTY, restart_limit=restart_limit))
     epochs, diary = itertools.count(1), Diary()
     me = Peer("frontend", 0, next(epochs))
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
@@ -171,6 +173,21 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
             await bed.diary.wait_for(ChildGone, 2 + killed)
             assert len(quarantine.refused) == 1
             assert client.engines.membership.suspects == {}, "nobody, for a SIGKILL"
+
+
+async def test_poisons_spend_no_restart_of_a_sole_engine(null_folder: pathlib.Path) -> None:
+    poisons = range(3)
+    async with open_bed(null_folder, restart_limit=1) as bed:
+        undisturbed = await send_innocents(bed)
+
+        async def send_poisons() -> None:
+            for number in poisons:
+                with pytest.raises(RequestQuarantined):
+                    await bed.send(5, 13 + number, seed=POISON_SEED)
+
+        assert await send_innocents(bed, send_poisons) == undisturbed
+        assert len(bed.diary.of(ChildGone)) == 2 * len(poisons)
+        assert len(bed.diary.of(RequestRefused)) == len(poisons)
 
 
 @pytest.mark.parametrize("poison", FormPoison)

@@ -176,6 +176,34 @@ def test_a_kill_after_it_was_ready_counts_toward_nothing(death: Death) -> None:
     assert exit_after(policy, 5.0, 31) == Escalate("engine 0", restarts=1)
 
 
+def test_a_run_that_is_excused_counts_toward_nothing() -> None:
+    policy = policy_of(restart_limit=1)
+    for run, now in enumerate(range(0, 40, 2), 1):
+        policy.handle_starting("engine 0", run)
+        policy.handle_ready("engine 0", now)
+        if run % 2:  # in company: a fault, as far as is known
+            assert delay_s(policy.handle_exit("engine 0", now + 1), now + 1) == 0.1
+        else:  # alone: both were of a request
+            policy.handle_excused(run - 1)
+            policy.handle_excused(run)
+            assert policy.is_excused("engine 0")
+            assert policy.handle_exit("engine 0", now + 1) == Restart("engine 0", at=now + 1)
+        policy.check_invariants()
+    assert isinstance(exit_after(policy, 5.0, 41), Restart), "its one restart"
+    policy.handle_excused(run)
+    assert exit_after(policy, 5.0, 42) == Escalate("engine 0", restarts=1), "it is long over"
+
+
+def test_a_run_that_is_excused_is_no_other_run_nor_another_childs() -> None:
+    policy = policy_of(restart_limit=1)
+    for child, run in (("engine 0", 1), ("engine 1", 2)):
+        policy.handle_starting(child, run)
+        assert isinstance(policy.handle_exit(child, 10), Restart)
+    policy.handle_excused(2)
+    assert policy.handle_exit("engine 0", 11) == Escalate("engine 0", restarts=1)
+    assert isinstance(policy.handle_exit("engine 1", 11), Restart)
+
+
 @pytest.mark.parametrize("death", [Death.KILLED, Death.SHORTAGE])
 def test_what_comes_from_outside_in_a_start_backs_off_and_counts_only_before_the_first_was_ready(
     death: Death,

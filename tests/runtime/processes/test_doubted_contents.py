@@ -20,15 +20,15 @@ A, B = b"a" * 16, b"b" * 16
 
 def test_a_death_with_nothing_in_hand_is_the_frontends_own() -> None:
     doubted = DoubtedContents(Diary())
-    assert not doubted.handle_fault(0, table())
+    assert not doubted.handle_fault(0, 1, table())
 
 
 def test_a_content_is_refused_after_two_deaths_and_its_company_goes_free() -> None:
     diary = Diary()
     doubted = DoubtedContents(diary)
-    assert doubted.handle_fault(0, table(A, B))
+    assert doubted.handle_fault(0, 1, table(A, B))
     assert sorted(doubted.snapshot().suspects) == [A, B]
-    assert doubted.handle_fault(1, table(A))
+    assert doubted.handle_fault(1, 2, table(A))
     assert doubted.snapshot().suspects == [B]
     assert list(doubted.snapshot().refused) == [A]
     (event,) = diary.of(RequestRefused)

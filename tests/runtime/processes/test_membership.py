@@ -65,7 +65,7 @@ def test_snapshots_are_whole_and_numbered() -> None:
 def test_suspects_that_have_passed_are_not_listed() -> None:
     directory = EngineDirectory()
     number = directory.handle_starting(0, 1).number
-    suspects = {b"x": Suspect(7), b"y": Suspect(0, strikes=1)}
+    suspects = {b"x": Suspect(7), b"y": Suspect(0, alone=(1,))}
     membership = directory.handle_quarantine(suspects, {b"z": 9.0})
     assert membership.number == number + 1
     assert (membership.suspects, membership.refused) == ({b"x": 7}, {b"z": 9.0})

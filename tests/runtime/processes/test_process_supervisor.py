@@ -4,7 +4,7 @@ import errno
 import itertools
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import attrs
 import pytest
@@ -39,7 +39,9 @@ class Owner:
     # The life in whose end an operator restarts it, and what it ends by.
     restarted: int = 0
     end: Exception = DIED
+    # Whether a request is to blame for a death, or for that and the one before at each second one.
     blames_request: bool = False
+    blames_in_pairs: bool = False
     told: list[tuple[str, int]] = attrs.field(factory=list)
     # Of each process that is gone.
     own_faults: list[bool] = attrs.field(factory=list)
@@ -74,7 +76,7 @@ class Owner:
             plan.on_ready(child, b"ready")
             await trio.sleep(self.lives_s)
             cause = "died"
-            if self.blames_request:
+            if self.blames_request or self.blames_in_pairs:
                 plan.on_fault(b"", is_itself=True)
             if plan.epoch == self.restarted:
                 self.processes.restart(0)
@@ -102,8 +104,10 @@ class Owner:
     def handle_hung(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
 
-    def handle_fault(self, rank: int, table: bytes, *, is_itself: bool) -> bool:
-        return self.blames_request
+    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
+        if self.blames_in_pairs:
+            return {epoch - 1, epoch} if epoch % 2 == 0 else set()
+        return {epoch} if self.blames_request else set()
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         raise error
@@ -156,6 +160,16 @@ async def test_deaths_by_requests_count_toward_no_limit(autojump_clock: MockCloc
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
+
+
+async def test_what_a_later_death_explains_is_taken_off_the_limit(
+    autojump_clock: MockClock,
+) -> None:
+    owner = Owner(lives_s=0.1, blames_in_pairs=True)
+    with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
+        await owner.processes.run()
+    assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
+    assert owner.own_faults[:4] == [True, False, True, False]
 
 
 async def test_a_death_by_a_request_is_no_fault_of_the_process_and_the_next_one_is(
