@@ -97,6 +97,12 @@ class Hands:
         self._suspects, self._refused = frozenset(doubted.suspects), doubted.refused
         self._notify()
 
+    def refusals(self) -> dict[bytes, float]:
+        """What every frontend refuses now: {content: for so many seconds more}."""
+        now_s = time.monotonic()
+        left = {content: until - now_s for content, until in self._refused.items()}
+        return {content: left_s for content, left_s in left.items() if left_s > 0.0}
+
     async def take(self, kind: ContentKind, principal: str, data: bytes) -> Hold:
         """Have the turn of this content; it is in hand within the block of what is returned, which
         must be entered at once. One block may not lie in another.

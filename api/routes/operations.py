@@ -100,6 +100,10 @@ async def get_health(call: Call) -> None:
             "degraded": call.application.degraded,
             "engines": [attrs.asdict(engine) for engine in health.engines],
             "refused": health.refused,
+            "refused_by_frontends": [
+                {"content": content.hex(), "for_s": round(left_s, 1)}
+                for content, left_s in call.application.hands.refusals().items()
+            ],
             "failed_frontends": [
                 {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
                 for rank, why in failed

@@ -1,6 +1,7 @@
 """Models, health, version, metrics, the docs page (whole in itself)."""
 
 import re
+import time
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.runtime.journal.journal import Journal
 from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.writer import JournalWriter
+from triolet.runtime.messages import Doubted
 
 from ..fakes import VOCABULARY, FakeGenerator, make_application, open_client
 
@@ -106,6 +108,21 @@ async def test_frontends_that_are_given_up_are_told_with_the_reason() -> None:
     assert health.status == 200  # this one serves
     reason = "frontend 1 is failed: it died too often"
     assert health.json["failed_frontends"] == [{"rank": 1, "reason": reason}]
+
+
+async def test_what_frontends_refuse_is_told_by_digest_and_for_how_long() -> None:
+    application = make_application(api_keys=("key",))
+    now_s = time.monotonic()
+    refused = {b"a" * 16: now_s + 600.0, b"b" * 16: now_s - 1.0}  # the second is over
+    application.hands.handle_doubted(Doubted([b"c" * 16], refused))
+    async with open_client(application) as client:
+        key = {"authorization": "Bearer key"}
+        told = (await client.request("GET", "/health", headers=key)).json["refused_by_frontends"]
+        stranger = (await client.request("GET", "/health")).json
+    [one] = told
+    assert one["content"] == (b"a" * 16).hex()
+    assert 500.0 < one["for_s"] <= 600.0
+    assert "refused_by_frontends" not in stranger
 
 
 async def test_a_journal_that_failed_is_reported_and_work_is_taken() -> None:
