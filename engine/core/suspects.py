@@ -2,6 +2,12 @@
 
 Sans-IO: `scheduler` gives them steps of their own; the shell tells the root who has passed, so that
 what is sent again of the same content need not run alone, here or elsewhere.
+
+One at a time, and not by halves, which would take fewer rounds: a culprit among n ends two engines.
+By halves it ends up to log2(n) + 1, and each death costs everybody a start and, as nothing cached
+is trusted after it, the recomputation of n prompts. Without a culprit halves save about n steps
+of one row; what is recomputed is as much in company (24 prompts of 100 tokens, 150 million
+parameters, two cores: 8.2 s alone, 7.5 in halves).
 """
 
 from collections.abc import Sequence
