@@ -9,6 +9,7 @@ a deadline:
     asleep          wall time in which no thread of it ran
     D, unkillable   the same
     stopped         wall time, also of one that has nothing to do; begins anew when it runs
+    dying           wall time of the process itself, against `DYING_S`: it hangs in the kernel
 
 Wall time is counted between two looks that saw the same, and never more than was planned between
 them: a watcher that is late, or was stopped with all others, knows nothing of the time between. It
@@ -36,6 +37,8 @@ DEADLINE_MIN_S = 0.5
 PREDICTED_FACTOR = 5.0
 # A disk under pressure may hold a write for seconds.
 BLOCKED_S = 5.0
+# Giving back a hundred GiB takes seconds: as long as `LadderTimes.kill_s`.
+DYING_S = 10.0
 # Between two looks, while something moves or is suspected, and else.
 PERIOD_BUSY_S = 0.05
 PERIOD_IDLE_S = 0.25
@@ -44,7 +47,7 @@ PERIOD_IDLE_S = 0.25
 class ProcessState(enum.Enum):
     """Of a process with its threads, the first that is true of any."""
 
-    GONE = "gone"
+    GONE = "dying"  # or dead, and not reaped
     TRACED = "traced"  # someone debugs it: nothing is counted
     STOPPED = "stopped"
     RUNNABLE = "computing"
@@ -105,13 +108,14 @@ class _Account:
     look: ProcessLook | None = None
     owed_s: float = 0.0
     stopped_s: float = 0.0
+    dying_s: float = 0.0
     # It hangs, and was reported.
     is_reported: bool = False
 
     def restart(self, mark: _Mark) -> None:
         self.is_reported &= mark[0] == self.mark[0]
         self.mark, self.look = mark, None
-        self.owed_s = self.stopped_s = 0.0
+        self.owed_s = self.stopped_s = self.dying_s = 0.0
 
 
 @attrs.define(eq=False)
@@ -181,6 +185,9 @@ class HangWatch:
         owes = self.owes(place)
         if look.state in (ProcessState.GONE, ProcessState.TRACED):
             account.owed_s = account.stopped_s = 0.0
+            # A child that is gone may wait for long for one in its place.
+            is_dying = look.state is ProcessState.GONE and not place
+            account.dying_s = account.dying_s + self._wall_s if before and is_dying else 0.0
             return
         if not owes:
             account.owed_s = 0.0
@@ -218,6 +225,8 @@ class HangWatch:
 
     def _most(self, place: int, account: _Account) -> tuple[float, float]:
         """What was counted of it, and the deadline of that."""
+        if account.dying_s:
+            return account.dying_s, DYING_S
         predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
         deadline_s = max(DEADLINE_MIN_S, predicted_s)
         if (blocked_s := self._blocked_s(place)) and not account.stopped_s:
@@ -232,10 +241,10 @@ class HangWatch:
         step = self._accounts[0].slot.step
         where = f" in step {step}" if step else ""
         reason = f"hung{where}: {state.value} for {spent_s:.1f} s"
-        is_own_fault = state is not ProcessState.STOPPED
+        is_own_fault = state not in (ProcessState.STOPPED, ProcessState.GONE)
         pid, was_reported = account.mark[0], account.is_reported
         account.is_reported = True
-        account.owed_s = account.stopped_s = 0.0
+        account.owed_s = account.stopped_s = account.dying_s = 0.0
         if not was_reported:
             return [Hang(place, pid, reason, is_own_fault)]
         if place and not self._accounts[0].is_reported:
@@ -248,8 +257,9 @@ class HangWatch:
     def check_invariants(self) -> None:
         """Nothing negative is counted, and of what has just moved nothing."""
         for account in self._accounts:
-            assert account.owed_s >= 0.0 <= account.stopped_s
-            assert account.look is not None or account.owed_s == account.stopped_s == 0.0
+            counted = account.owed_s, account.stopped_s, account.dying_s
+            assert min(counted) >= 0.0
+            assert account.look is not None or not any(counted)
         assert 0.0 <= self._wall_s <= PERIOD_IDLE_S
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import trio
 
+from ...nurseries.processes.death_watch import PF_EXITING
 from ...nurseries.processes.hang_watch import Hang, HangWatch, ProcessLook, ProcessState
 from ...nurseries.processes.progress_page import ProgressPage
 from ...nurseries.processes.usage import read_proc
@@ -24,7 +25,7 @@ _LETTERS = (
     ("D", ProcessState.UNINTERRUPTIBLE),
     ("SI", ProcessState.ASLEEP),
 )
-_UTIME, _STIME = 11, 12  # from the state on
+_FLAGS, _UTIME, _STIME = 6, 11, 12  # from the state on
 
 
 async def run_hang_watcher(
@@ -55,7 +56,8 @@ async def run_hang_watcher(
 
 
 def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
-    """What its threads do now. Never waits; one that is dead, reaped or not, is GONE.
+    """What its threads do now. Never waits; one whose first thread has ended, or is about to, is
+    GONE, whatever keeps the others.
 
     Whether it is stopped its first thread says as well: an idle server is looked at for ever, and
     all threads of its processes would cost it twice as much.
@@ -69,6 +71,8 @@ def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
             # The second field is the name in brackets and may hold blanks and brackets itself.
             fields = read_proc(f"{folder}/stat").rpartition(b")")[2].split()
             ticks = int(fields[_UTIME]) + int(fields[_STIME])
+            if thread == pid and int(fields[_FLAGS]) & PF_EXITING:
+                return ProcessLook(ProcessState.GONE)
             used_s = ticks / os.sysconf("SC_CLK_TCK")
             with contextlib.suppress(OSError):  # not every kernel keeps these
                 ran_ns, _, slices = map(int, read_proc(f"{folder}/schedstat").split())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from triolet.nurseries.processes.hang_watch import (
     BLOCKED_S,
     DEADLINE_MIN_S,
+    DYING_S,
     PERIOD_BUSY_S,
     PERIOD_IDLE_S,
     Hang,
@@ -233,6 +234,13 @@ def test_one_that_is_gone_or_debugged_is_left_alone() -> None:
     for _ in range(1000):
         bed.tick()
     assert bed.hangs == []
+
+
+def test_one_that_is_dying_for_too_long_hangs_in_the_kernel_by_no_fault_of_its_own() -> None:
+    bed = Bed()
+    bed.all[0].state = GONE
+    assert bed.until_hang(DYING_S + 2 * SLACK_S) >= DYING_S
+    assert bed.hangs == [Hang(0, 10, "hung: dying for 10.0 s", is_own_fault=False)]
 
 
 def test_a_torn_slot_that_stays_torn_does_not_move() -> None:
