@@ -257,7 +257,7 @@ class SocketSession:
         named = (ContentKind.MESSAGE, self.before.principal, data)
         try:
             with await self.application.hands.take(*named):
-                event = decode_object(message)
+                event = decode_object(data)
                 event_id = read_event_id(event)
                 stream_id = read_stream_id(event)
                 self._handle_event(event, data, event_id)

@@ -64,8 +64,8 @@ def test_bytes_are_an_object_or_a_400(data: bytes) -> None:
     assert codes <= {"invalid_json"}
 
 
-@pytest.mark.parametrize("data", [b'{"a":"\xff"}', b"[" * 100_000, b'{"a":1e999}', b"", "1"])
-def test_hostile_json_is_refused(data: bytes | str) -> None:
+@pytest.mark.parametrize("data", [b'{"a":"\xff"}', b"[" * 100_000, b'{"a":1e999}', b"", b"1"])
+def test_hostile_json_is_refused(data: bytes) -> None:
     with pytest.raises(ApiError, match="JSON"):
         decode_object(data)
 
@@ -76,21 +76,20 @@ def test_a_byte_order_mark_is_ignored() -> None:
 
 @pytest.mark.parametrize("body", [r'{"\ud800": 1}', r'{"a": "\uD83d"}', r'{"a": "\udc00"}'])
 def test_half_a_pair_is_named(body: str) -> None:
-    for data in (body, body.encode()):
-        with pytest.raises(ApiError, match="utf-16 surrogate pair"):
-            decode_object(data)
+    with pytest.raises(ApiError, match="utf-16 surrogate pair"):
+        decode_object(body.encode())
     with pytest.raises(ApiError, match="truncated"):
-        decode_object('{"a": "b')
+        decode_object(b'{"a": "b')
 
 
 def test_a_body_of_too_many_strings_or_numbers_is_refused() -> None:
     quoted = '"' * QUOTES_MAX
     assert decode_object(msgspec.json.encode({"a": quoted})) == {"a": quoted}
-    strings = '{"a":[' + '"",' * (QUOTES_MAX // 2 - 1)
-    assert len(decode_object(strings[:-1] + "]}")) == 1
+    strings = b'{"a":[' + b'"",' * (QUOTES_MAX // 2 - 1)
+    assert len(decode_object(strings[:-1] + b"]}")) == 1
     token_ids = [12345] * 2**20  # of the longest models' contexts
     assert decode_object(msgspec.json.encode({"prompt": token_ids})) == {"prompt": token_ids}
-    for data in (strings + '""]}', '{"a":[' + "1," * (COMMAS_MAX + 1) + "1]}"):
+    for data in (strings + b'""]}', b'{"a":[' + b"1," * (COMMAS_MAX + 1) + b"1]}"):
         with pytest.raises(ApiError, match="The body has over") as caught:
             decode_object(data)
         assert (caught.value.status, caught.value.code) == (400, "invalid_json")
@@ -101,9 +100,8 @@ def test_a_body_that_would_hold_the_loop_is_refused(opening: str) -> None:
     """Not by its bytes: a long text is no burden."""
     for text in ("x" * 2**20, opening * 1000):
         assert decode_object(msgspec.json.encode({"a": text})) == {"a": text}
-    most = '{"a":[' + "[]," * (BRACKETS_MAX - 2)
-    assert len(decode_object(most[:-1] + "]}")) == 1
-    for data in (most + "[]]}", (most + "[]]}").encode()):
-        with pytest.raises(ApiError) as caught:
-            decode_object(data)
-        assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+    most = b'{"a":[' + b"[]," * (BRACKETS_MAX - 2)
+    assert len(decode_object(most[:-1] + b"]}")) == 1
+    with pytest.raises(ApiError) as caught:
+        decode_object(most + b"[]]}")
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")

@@ -189,6 +189,8 @@ async def test_steering_is_refused_and_returns_the_input() -> None:
         event = await client.event()
         assert event["type"] == "response.steer.failed"
         assert event["steer"] == {"input": "x", "previous_response_id": "r"}
+        await client.send('\ufeff{"type": "response.steer"}')  # a byte order mark is ignored
+        assert (await client.event())["type"] == "response.steer.failed"
         await client.send({"type": "response.inject", "response_id": "r", "input": [{}]})
         event = await client.event()
         assert event["type"] == "response.inject.failed"
