@@ -70,7 +70,7 @@ class HttpConnection:
     _described: HttpState = attrs.field(factory=HttpState, init=False)
     # An event stream has said nothing for long: a comment is due.
     is_silent: bool = attrs.field(default=False, init=False)
-    _input: ReadAhead = attrs.field(init=False)
+    input: ReadAhead = attrs.field(init=False)
     # Of the present request, what was not read yet.
     _body: CountedBody | ChunkedBody = attrs.field(init=False)
     # The client waits for our word (`100 Continue`) before it sends the body.
@@ -80,36 +80,26 @@ class HttpConnection:
     ending: EndForm = attrs.field(default=EndForm.UNANSWERED, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._input = ReadAhead(self.stream, self.limits.pipelined_bytes_max)
+        self.input = ReadAhead(self.stream, self.limits.pipelined_bytes_max)
         self._body = CountedBody(0)
 
     def take_over(self, state: HttpState, kept_input: bytes) -> None:
         """Go on where another process was: with this request, of which it had read so much."""
         self.state, self.ending = state, EndForm.CUT if state.is_begun else EndForm.UNANSWERED
-        self._input.buffer += kept_input
+        self.input.buffer += kept_input
         self._closing = state.is_last
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Read ahead during the block, so that a client that leaves is noticed; within `scope`."""
-        async with self._input.reading():
+        async with self.input.reading():
             with self.scope:
                 yield
 
     def drop_input(self) -> None:
         """The connection is over. It lies in a cycle with its stream, which the collector may be
         slow to find, and what a client had sent of a body is megabytes."""
-        self._input.buffer = bytearray()
-
-    @property
-    def has_early_bytes(self) -> bool:
-        """Whether bytes of a next request are here already."""
-        return bool(self._input.buffer)
-
-    async def wait_readable(self) -> None:
-        """Wait for the first bytes of a next request, or for the client to close."""
-        if not self.has_early_bytes:
-            await self._input.more()
+        self.input.buffer = bytearray()
 
     # ---- requests
 
@@ -132,10 +122,10 @@ class HttpConnection:
     async def _receive_head(self) -> bool:
         for seconds in (self.limits.head_s, LAST_LOOK_S):
             with trio.move_on_after(seconds):
-                while await self._input.more():
+                while await self.input.more():
                     if await self._take_head():
                         return True
-                if self._input.buffer:
+                if self.input.buffer:
                     raise invalid_http("The request ended within its head")
                 return False
             if await self._take_head():  # its reader had it in the turn in which time was over
@@ -144,9 +134,9 @@ class HttpConnection:
         raise ApiError(408, message, "request_timeout")
 
     async def _take_head(self) -> bool:
-        whole = self._input.head(self.limits.head_bytes_max)
+        whole = self.input.head(self.limits.head_bytes_max)
         with await self.hands.take(ContentKind.HEAD, "", whole):
-            head = take_head(self._input.buffer, self.limits.head_bytes_max)
+            head = take_head(self.input.buffer, self.limits.head_bytes_max)
         if head is None:
             return False
         self.request, self._body = head.request, head.body
@@ -157,14 +147,14 @@ class HttpConnection:
     async def read_body(self) -> bytes:
         """The whole body. Raises `ApiError` 413 or 503 (before reading, when declared) or 408."""
         body, limit = self._body, self.limits.body_bytes_max
-        self._is_awaited &= not self._input.buffer
+        self._is_awaited &= not self.input.buffer
         if isinstance(body, ChunkedBody):
             return await self._in_time(self._read_chunks(body, limit))
         if body.bytes_left > limit:
             self._closing = True
             raise body_too_large(limit)
-        if len(self._input.buffer) >= body.bytes_left:
-            return body.take(self._input.buffer)
+        if len(self.input.buffer) >= body.bytes_left:
+            return body.take(self.input.buffer)
         return await self._in_time(self._read_counted(body))
 
     async def _in_time(self, reading: Awaitable[bytes]) -> bytes:
@@ -182,14 +172,14 @@ class HttpConnection:
 
     async def _read_counted(self, body: CountedBody) -> bytes:
         self._hold(body.bytes_left)
-        while len(self._input.buffer) < body.bytes_left:  # where it grows without copies
+        while len(self.input.buffer) < body.bytes_left:  # where it grows without copies
             await self._receive_body()
-        return body.take(self._input.buffer)
+        return body.take(self.input.buffer)
 
     async def _read_chunks(self, body: ChunkedBody, limit: int) -> bytes:
         data = bytearray()
         while True:
-            data += body.take(self._input.buffer)
+            data += body.take(self.input.buffer)
             if len(data) > limit:
                 raise body_too_large(limit)
             self._hold(len(data))
@@ -206,7 +196,7 @@ class HttpConnection:
             self._is_awaited = False
             self.state = HttpState(self.state.claimed, is_continued=True)
             await self.stream.send_all(CONTINUE)
-        if not await self._input.more():
+        if not await self.input.more():
             raise trio.BrokenResourceError("the client closed within a body")
 
     async def read_json(self, principal: str = "") -> JsonObject:
@@ -319,7 +309,7 @@ class HttpConnection:
         is_last = self._closing or not self._body.is_whole
         self.state, self.ending = LAST if is_last else NEXT, EndForm.UNANSWERED
         if self.stream.held is not None:
-            self._input.keep_from_here()
+            self.input.keep_from_here()
 
     @property
     def is_head(self) -> bool:
@@ -341,12 +331,12 @@ class HttpConnection:
 
         There is no one to serve then; `is_gone` is set.
         """
-        self._input.cancel_at_end(self.scope)
+        self.input.cancel_at_end(self.scope)
         try:
             yield
         finally:
-            self._input.cancel_at_end(None)
-            self.is_gone |= self._input.is_ended
+            self.input.cancel_at_end(None)
+            self.is_gone |= self.input.is_ended
 
     # ---- between requests, and the end
 
@@ -363,9 +353,9 @@ class HttpConnection:
         if not self._body.is_whole:
             self._closing = True
             raise ApiError(400, "A WebSocket handshake has no body", "invalid_handshake")
-        await self._input.stop_reading()
-        early = bytes(self._input.buffer)
-        self._input.buffer.clear()
+        await self.input.stop_reading()
+        early = bytes(self.input.buffer)
+        self.input.buffer.clear()
         return early
 
     async def next_cycle(self) -> bool:
@@ -383,11 +373,11 @@ class HttpConnection:
         return is_read
 
     async def _read_away(self) -> bool:
-        size = len(self._body.take(self._input.buffer))
+        size = len(self._body.take(self.input.buffer))
         while not self._body.is_whole:
-            if size >= self.limits.linger_bytes_max or not await self._input.more():
+            if size >= self.limits.linger_bytes_max or not await self.input.more():
                 return False
-            size += len(self._body.take(self._input.buffer))
+            size += len(self._body.take(self.input.buffer))
         return True
 
     async def close_in_order(self) -> None:

@@ -274,13 +274,17 @@ class Head:
     expects_continue: bool
 
 
+def skip_empty_lines(buffer: bytearray) -> None:
+    """Drop those in front of a request: old clients send one behind a body (RFC 9112, 2.2)."""
+    if buffer.startswith(b"\r\n"):
+        del buffer[: len(buffer) - len(_EMPTY_LINES.sub(b"", buffer, 1))]
+
+
 def take_head(buffer: bytearray, bytes_max: int) -> Head | None:
-    """Take the head at the start of `buffer`; None while it is not whole.
+    """Take the head at the start of `buffer`, which is no empty line; None while it is not whole.
 
     Raises `ApiError` 400, 431, 501 or 505; nothing more can be read from the connection then.
     """
-    if buffer.startswith(b"\r\n"):  # old clients send one behind a body (RFC 9112, 2.2)
-        del buffer[: len(buffer) - len(_EMPTY_LINES.sub(b"", buffer, 1))]
     end = buffer.find(EMPTY_LINE, 0, bytes_max)
     if end < 0:
         if len(buffer) >= bytes_max:

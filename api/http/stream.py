@@ -22,7 +22,7 @@ from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...transports.takeover.tcp import abort
 from .held import HeldStream
-from .request import EMPTY_LINE
+from .request import EMPTY_LINE, skip_empty_lines
 
 # One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
 PIECE_BYTES = 256 * 2**10
@@ -228,8 +228,23 @@ class ReadAhead:
             await reader.wait_ended()
 
     def head(self, bytes_max: int) -> bytes:
-        """The request head at the start of the buffer, where it stays; empty while not whole."""
+        """The request head at the start of the buffer, where it stays; empty while not whole. Empty
+        lines before it are dropped.
+        """
+        skip_empty_lines(self.buffer)
         return bytes(self.buffer[: max(0, self.buffer.find(EMPTY_LINE, 0, bytes_max))])
+
+    def has_request(self) -> bool:
+        """Whether bytes of a request are here; empty lines are none, and are dropped."""
+        skip_empty_lines(self.buffer)
+        return bool(self.buffer) and self.buffer != b"\r"
+
+    async def wait_request(self) -> bool:
+        """Wait for the first bytes of a request; False when the client closed instead."""
+        while not self.has_request():
+            if not await self.more():
+                return False
+        return True
 
     async def more(self) -> bool:
         """Wait until the buffer has grown; False when the client has closed or reset instead."""

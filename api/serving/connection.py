@@ -142,7 +142,7 @@ async def _serve(
     connection: HttpConnection, application: Application, *, is_taken_over: bool = False
 ) -> None:
     """Answer requests until there are no more; a connection that is taken over may be idle."""
-    is_idle = is_taken_over and not connection.has_early_bytes
+    is_idle = is_taken_over and not connection.input.has_request()
     if is_idle and not await _wait_next(connection, application):
         return
     while True:
@@ -175,8 +175,9 @@ async def _serve(
 async def _wait_next(connection: HttpConnection, application: Application) -> bool:
     """Wait idle for a next request; False when there will be none."""
     with application.idle(connection.scope, connection.limits.idle_s):
-        await connection.wait_readable()
-    return connection.has_early_bytes and not connection.scope.cancel_called
+        if await connection.input.wait_request():
+            return not connection.scope.cancel_called
+    return False
 
 
 async def _answer(

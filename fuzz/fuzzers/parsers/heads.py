@@ -13,7 +13,7 @@ import attrs
 
 from ....api.errors import ApiError
 from ....api.http.access import OriginPolicy, authorization_of, authorization_of_offer
-from ....api.http.request import Head, HttpRequest, take_head
+from ....api.http.request import Head, HttpRequest, skip_empty_lines, take_head
 from ....api.settings import HttpLimits
 from ...drawing import mutate
 from ...fuzzer import Fuzzer
@@ -177,6 +177,7 @@ class _Connection:
     def take_request(self) -> bool:
         """Take what is here of a request; whether another one may follow."""
         if self.head is None:
+            skip_empty_lines(self.buffer)
             self.head = self.reader.take(self.buffer, HEAD_BYTES_MAX)
         if self.head is None or self.ending:
             return False

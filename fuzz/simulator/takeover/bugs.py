@@ -143,7 +143,7 @@ def _position_late() -> Broken:
 
 async def _let_go(original: Broken, connection: HttpConnection) -> bytes:
     body: bytes = await original(connection)
-    connection._input.keep_from_here()
+    connection.input.keep_from_here()
     return body
 
 

@@ -82,6 +82,24 @@ async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClo
     assert 75 <= trio.current_time() < 78
 
 
+async def test_empty_lines_behind_an_answer_are_no_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = make_application()
+    async with open_client(application) as client:
+        assert (await client.request("GET", "/live")).status == 200
+        for piece in (b"\r\n", b"\r", b"\n\r\n"):
+            await trio.sleep(10)
+            await client.stream.send_all(piece)
+        assert await client.stream.receive_some(1) == b""
+    assert 75 <= trio.current_time() < 78, "it was idle all the time"
+    assert application.counters.answers.total() == 1
+    async with open_client(application) as client:
+        for _ in range(2):
+            assert (await client.request("GET", "/live")).status == 200
+            await client.stream.send_all(b"\r\n")
+
+
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["endless", "here at once"])
 async def test_an_oversized_head_is_answered_431(end: bytes) -> None:
     head = b"GET /live HTTP/1.1\r\nHost: localhost\r\nX: "

@@ -6,7 +6,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.http.request import ChunkedBody, CountedBody, Head, HttpRequest, take_head
+from triolet.api.http.request import (
+    ChunkedBody,
+    CountedBody,
+    Head,
+    HttpRequest,
+    skip_empty_lines,
+    take_head,
+)
 
 
 def request(target: str = "/", method: str = "GET", **headers: str) -> HttpRequest:
@@ -58,6 +65,7 @@ NEXT = b"GET /next HTTP/1.1\r\n\r\n"
 def parse(data: bytes) -> tuple[Head, bytearray]:
     """A whole head, and what is left."""
     buffer = bytearray(data)
+    skip_empty_lines(buffer)
     head = take_head(buffer, BYTES_MAX)
     assert head is not None
     return head, buffer
@@ -73,9 +81,12 @@ def test_a_later_minor_version_is_read_as_1_1(version: bytes) -> None:
 def test_empty_lines_before_a_head_are_skipped() -> None:
     assert parse(b"\r\n" * 3 + USUAL)[0].request == parse(USUAL)[0].request
     buffer = bytearray(b"\r\n\r")
+    skip_empty_lines(buffer)
+    assert buffer == b"\r", "half of one may be followed by the other"
     assert take_head(buffer, BYTES_MAX) is None
     buffer += b"\n" + USUAL
-    assert take_head(buffer, BYTES_MAX) is not None
+    skip_empty_lines(buffer)
+    assert buffer == USUAL
 
 
 def test_the_host_of_an_absolute_target_goes_before_the_header() -> None:
@@ -279,12 +290,12 @@ spoilt = st.builds(
 @example(USUAL)
 def test_what_is_accepted_means_the_same_to_h11(data: bytes) -> None:
     buffer = bytearray(data)
+    skip_empty_lines(buffer)  # which h11 refuses
+    sent = bytes(buffer)
     try:
         head = take_head(buffer, BYTES_MAX)
     except ApiError:
         return
     if head is not None:
-        sent = data[: len(data) - len(buffer)]
-        while sent.startswith(b"\r\n"):  # which h11 refuses
-            sent = sent[2:]
+        sent = sent[: len(sent) - len(buffer)]
         assert head.request == by_h11(sent)
