@@ -1,4 +1,4 @@
-"""Contents in hand: what a frontend parses or tokenises now, named for the case that it dies of it.
+"""Contents in hand: what a frontend parses, renders or tokenises, named in case it dies of it.
 
 A fault of a library that reads what clients send ends the whole process. So a content is named
 before such a library gets it, in a table behind the slots of the progress page, which the root
@@ -36,8 +36,11 @@ class ContentKind(enum.StrEnum):
     """What is in hand: the same bytes may be harmless to another reader."""
 
     HEAD = "head"  # of an HTTP request
+    CHUNKS = "chunks"  # of its body, with their framing, as they came
     BODY = "body"  # JSON, of an HTTP request
+    FRAME = "frame"  # of a WebSocket: its text without the mask, as much as came at once
     MESSAGE = "message"  # JSON, of a WebSocket
+    CHAT = "chat"  # on its way through the chat template
     TEXT = "text"  # on its way to the tokenizer
     TOKENS = "tokens"  # on their way back
 
@@ -91,6 +94,11 @@ class Hands:
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
     # Set, and made anew, when a waiting one may have its turn.
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def are_named(self) -> bool:
+        """Whether anything is."""
+        return self.memory is not None
 
     def handle_doubted(self, doubted: Doubted) -> None:
         """Know from now on what frontends died of, perhaps."""

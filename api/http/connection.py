@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from ...runtime.errors import RequestQuarantined
-from ...runtime.hands import ContentKind, Hands
+from ...runtime.hands import ContentKind, Hands, Hold
 from ...transports.takeover.slot import EndForm
 from ..access_log import AccessEntry
 from ..errors import ApiError, body_too_large, no_room, to_api_error
@@ -96,11 +96,6 @@ class HttpConnection:
             with self.scope:
                 yield
 
-    def drop_input(self) -> None:
-        """The connection is over. It lies in a cycle with its stream, which the collector may be
-        slow to find, and what a client had sent of a body is megabytes."""
-        self.input.buffer = bytearray()
-
     # ---- requests
 
     async def next_request(self) -> HttpRequest | None:
@@ -114,9 +109,9 @@ class HttpConnection:
             if await self._take_head() or await self._receive_head():
                 self.access = AccessEntry(trio.current_time())
                 return self.request
-        except (ApiError, RequestQuarantined) as error:
+        except ApiError:
             self._closing = True
-            raise to_api_error(error) from None
+            raise
         return None
 
     async def _receive_head(self) -> bool:
@@ -135,7 +130,7 @@ class HttpConnection:
 
     async def _take_head(self) -> bool:
         whole = self.input.head(self.limits.head_bytes_max)
-        with await self.hands.take(ContentKind.HEAD, "", whole):
+        with await self._in_hand(ContentKind.HEAD, whole):
             head = take_head(self.input.buffer, self.limits.head_bytes_max)
         if head is None:
             return False
@@ -171,7 +166,8 @@ class HttpConnection:
             self.share.release()
 
     async def _read_counted(self, body: CountedBody) -> bytes:
-        self._hold(body.bytes_left)
+        if not self.share.hold(body.bytes_left):
+            raise no_room()
         while len(self.input.buffer) < body.bytes_left:  # where it grows without copies
             await self._receive_body()
         return body.take(self.input.buffer)
@@ -179,17 +175,31 @@ class HttpConnection:
     async def _read_chunks(self, body: ChunkedBody, limit: int) -> bytes:
         data = bytearray()
         while True:
-            data += body.take(self.input.buffer)
+            data += await self._take_piece()
             if len(data) > limit:
                 raise body_too_large(limit)
-            self._hold(len(data))
+            if not self.share.hold(len(data)):
+                raise no_room()
             if body.is_whole:
                 return bytes(data)
             await self._receive_body()
 
-    def _hold(self, size: int) -> None:
-        if not self.share.hold(size):
-            raise no_room()
+    async def _take_piece(self) -> bytes:
+        """What is here of the body; chunks are in hand while they are parsed."""
+        if isinstance(self._body, CountedBody):
+            return self._body.take(self.input.buffer)
+        data = bytearray()
+        while piece := self._body.take(self.input.buffer):
+            with await self._in_hand(ContentKind.CHUNKS, piece):
+                data += self._body.read(piece)
+        return bytes(data)
+
+    async def _in_hand(self, kind: ContentKind, data: bytes, principal: str = "") -> Hold:
+        """See `Hands.take`. Raises `ApiError` 400 for what has ended frontends."""
+        try:
+            return await self.hands.take(kind, principal, data)
+        except RequestQuarantined as error:
+            raise to_api_error(error) from None
 
     async def _receive_body(self) -> None:
         if self._is_awaited:
@@ -208,11 +218,8 @@ class HttpConnection:
         assert self.request is not None
         self.request.check_json()
         body = await self.read_body()
-        try:
-            with await self.hands.take(ContentKind.BODY, principal, body):
-                return decode_object(body)
-        except RequestQuarantined as error:
-            raise to_api_error(error) from None
+        with await self._in_hand(ContentKind.BODY, body, principal):
+            return decode_object(body)
 
     def describe(self) -> bytes:
         """See `HeldState`."""
@@ -373,12 +380,12 @@ class HttpConnection:
         return is_read
 
     async def _read_away(self) -> bool:
-        size = len(self._body.take(self.input.buffer))
-        while not self._body.is_whole:
-            if size >= self.limits.linger_bytes_max or not await self.input.more():
-                return False
-            size += len(self._body.take(self.input.buffer))
-        return True
+        size = len(await self._take_piece())
+        while not self._body.is_whole and size < self.limits.linger_bytes_max:
+            if not await self.input.more():
+                break
+            size += len(await self._take_piece())
+        return self._body.is_whole
 
     async def close_in_order(self) -> None:
         """Say that nothing more comes, read away a little, then close. The read-ahead has ended.

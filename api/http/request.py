@@ -170,6 +170,8 @@ _UNSERVED = {
     "Invalid HTTP version": (505, "Only HTTP/1.1 is spoken"),
     "Request has invalid `Transfer-Encoding`": (501, "Of transfer codings only chunked is known"),
 }
+# Of chunks, that are parsed at once.
+CHUNKS_BYTES = 16 * 2**10
 # More digits are no length; leading zeros would be allowed without end.
 _LENGTH_DIGITS_MAX = 20
 
@@ -224,7 +226,11 @@ class CountedBody:
 
 @attrs.define(eq=False)
 class ChunkedBody:
-    """A body in chunks. Sizes, extensions and trailers are bounded between two pieces of data."""
+    """A body in chunks. Sizes, extensions and trailers are bounded between two pieces of data.
+
+    It is parsed in pieces whose ends do not depend on how the bytes came, so that what a process
+    dies of is the same when it comes again (`runtime.hands`).
+    """
 
     framing_bytes_max: int
     _parser: HttpRequestParser
@@ -238,28 +244,32 @@ class ChunkedBody:
         return self._found.is_complete
 
     def take(self, buffer: bytearray) -> bytes:
-        """What is here of it, without the framing. Raises `ApiError` 400 or 431.
+        """The next piece, framing included; empty while it is not here.
 
-        llhttp does not say where a body ended, but each ends with an empty line: what is fed never
-        goes beyond the next one, and three bytes, which may be the start of one, stay behind.
+        llhttp does not say where a body ended, but each ends with an empty line: no piece goes
+        beyond the next one, and three bytes, which may be the start of one, stay behind.
         """
-        while not self.is_whole:
-            end = buffer.find(EMPTY_LINE)
-            size = len(buffer) - 3 if end < 0 else end + len(EMPTY_LINE)
-            if size <= 0:
-                break
-            pieces = len(self._found.body)
-            try:
-                self._parser.feed_data(buffer[:size])
-            except HttpParserError:
-                raise invalid_http("The chunks of the body are not valid HTTP/1.1") from None
-            del buffer[:size]
-            is_data = len(self._found.body) > pieces
-            self._framing_bytes = 0 if is_data else self._framing_bytes + size
-            if self._framing_bytes > self.framing_bytes_max:
-                raise head_too_large()
+        if self.is_whole:
+            return b""
+        end = buffer.find(EMPTY_LINE, 0, CHUNKS_BYTES + 3)
+        if end < 0 and len(buffer) < CHUNKS_BYTES + 3:
+            return b""
+        size = CHUNKS_BYTES if end < 0 else end + len(EMPTY_LINE)
+        piece = bytes(buffer[:size])
+        del buffer[:size]
+        return piece
+
+    def read(self, piece: bytes) -> bytes:
+        """What a piece says, without the framing. Raises `ApiError` 400 or 431."""
+        try:
+            self._parser.feed_data(piece)
+        except HttpParserError:
+            raise invalid_http("The chunks of the body are not valid HTTP/1.1") from None
         data = b"".join(self._found.body)
         self._found.body.clear()
+        self._framing_bytes = 0 if data else self._framing_bytes + len(piece)
+        if self._framing_bytes > self.framing_bytes_max:
+            raise head_too_large()
         return data
 
 

@@ -25,10 +25,12 @@ import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from ...runtime.errors import RequestQuarantined
+from ...runtime.hands import ContentKind, Hands
 from ..http.connection import HttpConnection
 from ..http.stream import RECEIVE_BYTES, BoundedStream
 from ..settings import SocketLimits
-from .limits_guard import FrameGuard, FrameViolation
+from .limits_guard import POLICY_VIOLATION, FrameGuard, FrameViolation
 
 # A whole text in one frame, unmasked (RFC 6455, 5.2), with each form of its length.
 _TEXT = 0x81
@@ -79,7 +81,8 @@ def sent_texts(frames: bytes) -> Iterator[bytes]:
 @attrs.define(eq=False)
 class FrameStream(trio.abc.Stream):
     """`head` is read first; `early` are bytes that came behind the client's own handshake, which
-    another process has answered when the socket `is_taken_over`.
+    another process has answered when the socket `is_taken_over`. What a frame says is in hand, as
+    the principal's, while the guard reads it; wsproto, which is Python alone, gets it afterwards.
     """
 
     transport: BoundedStream
@@ -87,6 +90,8 @@ class FrameStream(trio.abc.Stream):
     head: bytes
     early: bytes = b""
     is_taken_over: bool = False
+    hands: Hands = attrs.field(factory=Hands)
+    principal: str = ""
     violation: FrameViolation | None = attrs.field(default=None, init=False)
     # Of a held connection: where in its input each message ends that was read and not taken; some
     # of one receive, which trio-websocket has not passed on.
@@ -164,12 +169,21 @@ class FrameStream(trio.abc.Stream):
         else:
             data = await self.transport.receive_some(max_bytes)
         try:
-            self.guard.feed(data, trio.current_time())
+            await self._check(data)
         except FrameViolation as violation:
             self.violation = violation
             await self.close_with(violation.code, violation.reason)
             raise trio.BrokenResourceError(str(violation)) from violation
         return data
+
+    async def _check(self, data: bytes | bytearray) -> None:
+        for piece in self.guard.pieces(data, trio.current_time()):
+            try:
+                with await self.hands.take(ContentKind.FRAME, self.principal, piece):
+                    self.guard.read(piece)
+            except RequestQuarantined as refused:  # without it, none that follows means anything
+                reason = f"{refused.code}: a frame that ended processes of the server is refused"
+                raise FrameViolation(POLICY_VIOLATION, reason) from None
 
     async def close_with(self, code: int, reason: str) -> None:
         """Send a close frame behind what was gathered; the caller closes the stream then."""
@@ -212,8 +226,9 @@ async def open_socket(
     opening: Opening,
     *,
     is_taken_over: bool = False,
+    principal: str = "",
 ) -> AsyncIterator[tuple[WebSocketConnection, FrameStream]]:
-    """Accept the client's handshake; the block is the socket's life.
+    """Accept the client's handshake; the block is the socket's life, for this principal.
 
     Of one that `is_taken_over` the client was answered before.
 
@@ -222,7 +237,15 @@ async def open_socket(
     closed. Cancellation: ends the socket without a close frame.
     """
     guard = FrameGuard(limits, connection.share)
-    stream = FrameStream(connection.stream, guard, opening.head(), opening.early, is_taken_over)
+    stream = FrameStream(
+        connection.stream,
+        guard,
+        opening.head(),
+        opening.early,
+        is_taken_over,
+        connection.hands,
+        principal,
+    )
     is_open = False
     try:
         async with trio.open_nursery() as nursery:

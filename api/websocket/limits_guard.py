@@ -6,7 +6,7 @@ test holds the two against each other. Why it is there: `frames`.
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -80,6 +80,13 @@ class FrameGuard:
 
     def feed(self, data: bytes | bytearray, now: float) -> None:
         """Read the frames in `data`. Raises `FrameViolation`; the guard is useless afterwards."""
+        for piece in self.pieces(data, now):
+            self.read(piece)
+
+    def pieces(self, data: bytes | bytearray, now: float) -> Iterator[bytes]:
+        """The payloads in `data` that have rules, unmasked: the caller has each read, by `read`,
+        before it asks for the next. Raises as `feed`.
+        """
         position = 0
         fed, self._fed = self._fed, self._fed + len(data)
         while position < len(data) and not self._is_closed:
@@ -87,7 +94,10 @@ class FrameGuard:
                 piece = data[position : position + self._payload_left]
                 position += len(piece)
                 self._payload_left -= len(piece)
-                self._handle_payload(piece)
+                if self._opcode == _CLOSE or (
+                    self._opcode < _FIRST_CONTROL_OPCODE and self._decoder is not None
+                ):
+                    yield self._unmasked(piece)
             else:
                 self._header.append(data[position])
                 position += 1
@@ -173,11 +183,14 @@ class FrameGuard:
 
     # ---- payloads
 
-    def _handle_payload(self, piece: bytes | bytearray) -> None:
+    def read(self, piece: bytes) -> None:
+        """Check what `pieces` has given last. Raises `FrameViolation`."""
         if self._opcode == _CLOSE:
-            self._close += self._unmasked(piece)
-        elif self._opcode < _FIRST_CONTROL_OPCODE and self._decoder is not None:
-            self._check_text(self._unmasked(piece), is_end=False)
+            self._close += piece
+            if not self._payload_left:
+                _check_close(self._close)
+        else:
+            self._check_text(piece, is_end=False)
 
     def _unmasked(self, piece: bytes | bytearray) -> bytes:
         """As integers: xor byte by byte would cost more than all the rest."""
@@ -189,7 +202,6 @@ class FrameGuard:
 
     def _handle_frame_end(self, fed: int) -> None:
         if self._opcode == _CLOSE:
-            _check_close(self._close)
             self._is_closed = True
         elif self._opcode < _FIRST_CONTROL_OPCODE and self._is_last:
             self._check_text(b"", is_end=True)
@@ -217,9 +229,7 @@ class FrameGuard:
 
 
 def _check_close(payload: bytearray) -> None:
-    """Raise `FrameViolation` unless a close frame says nothing, or a code and a reason."""
-    if not payload:
-        return
+    """Raise `FrameViolation` unless a close frame that says anything has a code and a reason."""
     code = int.from_bytes(payload[:2], "big")
     if len(payload) < 2 or code not in _CLOSE_CODES:
         raise _broken("a close frame needs a code that may be sent")

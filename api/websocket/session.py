@@ -91,10 +91,14 @@ async def _serve(
     counters.sockets_active += 1
     application.totals.changed()
     try:
-        async with open_socket(connection, limits, opening, is_taken_over=is_taken_over) as (
-            socket,
-            stream,
-        ):
+        opened = open_socket(
+            connection,
+            limits,
+            opening,
+            is_taken_over=is_taken_over,
+            principal=before.principal,
+        )
+        async with opened as (socket, stream):
             session = SocketSession(socket, stream, application, limits, before)
             await _run_contained(session, application)
     finally:

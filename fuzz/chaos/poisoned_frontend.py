@@ -13,14 +13,20 @@ class FrontendPoison(enum.StrEnum):
     """Where a content ends its process: the word in its text."""
 
     HEAD = "poisons-the-head"
+    CHUNKS = "poisons-the-chunks"
     PARSE = "poisons-the-parser"
+    FRAME = "poisons-the-frame"
+    RENDER = "poisons-the-template"
     TOKENISE = "poisons-the-tokenizer"
 
 
 _POISONS = {
     ContentKind.HEAD: FrontendPoison.HEAD,
+    ContentKind.CHUNKS: FrontendPoison.CHUNKS,
     ContentKind.BODY: FrontendPoison.PARSE,
+    ContentKind.FRAME: FrontendPoison.FRAME,
     ContentKind.MESSAGE: FrontendPoison.PARSE,
+    ContentKind.CHAT: FrontendPoison.RENDER,
     ContentKind.TEXT: FrontendPoison.TOKENISE,
 }
 

@@ -4,11 +4,11 @@ Short texts are tokenised on the spot, which costs less than handing them to a t
 to a thread slice by slice, a few at a time for the whole process and in turn for its principals, so
 that neither the loop waits nor a cancelled request keeps a thread for longer than one slice. One
 that cannot fit the model is refused as soon as that is sure: by its characters, or by its tokens so
-far. A conversation is rendered on the
-spot, too, unless that takes much: then again, in a thread. What cannot be served is refused here
-with the field's name, before an engine sees it.
+far. A conversation is rendered on the spot, too, unless that takes much: then in a thread. What
+cannot be served is refused here with the field's name, before an engine sees it.
 """
 
+import contextlib
 import logging
 import pathlib
 from array import array
@@ -82,12 +82,11 @@ class InputProcessor:
     hands: Hands = attrs.field(factory=Hands)
     _threads: TokenizerThreads = attrs.field(init=False)
     # One conversation at a time is rendered in a thread: two would only take each other's time.
-    _template_limiter: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(1), init=False
-    )
+    _template_thread: TokenizerThreads = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._threads = TokenizerThreads.make(self.limits.threads, self.limits.waiting_max)
+        self._template_thread = TokenizerThreads.make(1, self.limits.waiting_max)
 
     @classmethod
     def load(cls, settings: RuntimeSettings) -> Self:
@@ -168,7 +167,7 @@ class InputProcessor:
             case str():
                 token_ids = await self._encode(prompt, principal, special=True, fitting=fitting)
             case ChatPrompt():
-                text = await self.render(prompt)
+                text = await self.render(prompt, principal)
                 token_ids = await self._encode(text, principal, special=False, fitting=fitting)
             case PromptEmbeds():
                 embeds = self._embeds(prompt, params, length_max)
@@ -199,7 +198,7 @@ class InputProcessor:
 
         Raises and is cancelled as `prepare`.
         """
-        text = await self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
+        text = await self.render(prompt, principal) if isinstance(prompt, ChatPrompt) else prompt
         return await self._encode(text, principal, special=add_special_tokens, fitting=None)
 
     async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
@@ -236,11 +235,12 @@ class InputProcessor:
             "eos_token_ids": list(self.eos_token_ids),
         }
 
-    async def render(self, prompt: ChatPrompt) -> str:
+    async def render(self, prompt: ChatPrompt, principal: str = "") -> str:
         """The text of a conversation.
 
-        Raises `ChatTemplateMissing`, `ChatTemplateRefused`; `InvalidParameter` if it is too long.
-        Cancellation waits for a thread, at most two seconds. No checkpoint if it costs little.
+        Raises `ChatTemplateMissing`, `ChatTemplateRefused`, `RequestQuarantined`; `Overloaded` if
+        too many of this principal wait; `InvalidParameter` if it is too long. Cancellation waits
+        for a thread, at most two seconds. No checkpoint if it costs little.
         """
         if self.chat_template is None:
             raise ChatTemplateMissing
@@ -254,11 +254,12 @@ class InputProcessor:
             tools=prompt.tools,
             arguments=prompt.arguments,
         )
-        try:
-            return render(limits=INLINE)
-        except ChatTemplateTooCostly:
-            pass
-        text = await trio.to_thread.run_sync(render, limiter=self._template_limiter)
+        named = prompt.known_by() if self.hands.are_named else b""
+        hold = partial(self.hands.take, ContentKind.CHAT, principal, named)
+        if characters <= INLINE.characters:
+            with contextlib.suppress(ChatTemplateTooCostly), await hold():
+                return render(limits=INLINE)
+        text = await self._template_thread.run(render, principal, characters, hold=hold)
         await trio.lowlevel.checkpoint_if_cancelled()
         return text
 

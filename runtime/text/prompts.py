@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import attrs
+import msgspec
 
 from ...engine.embeddings import DTYPES, PARAMETER, check_dimensions, check_finite, check_form
 from ...engine.errors import InvalidParameter
@@ -109,6 +110,14 @@ class ChatPrompt:
     add_generation_prompt: bool = True
     tools: list[dict[str, Any]] | None = None
     arguments: Mapping[str, str | int | float | bool | None] | None = None
+
+    def known_by(self) -> bytes:
+        """Bytes that are the same of the same conversation, as it comes from JSON."""
+        values = (self.messages, self.add_generation_prompt, self.tools, self.arguments)
+        try:
+            return msgspec.msgpack.encode(values)
+        except (TypeError, ValueError, OverflowError):  # a large number, half of a surrogate pair
+            return repr(values).encode(errors="surrogatepass")
 
 
 # Text, token ids, a conversation, or what the first layer reads of its tokens.

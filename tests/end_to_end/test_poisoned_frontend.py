@@ -4,13 +4,19 @@ import json
 import pathlib
 from typing import Any
 
-import httpx
 import pytest
 import trio
 from trio_websocket import open_websocket_url
 
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
+from ..poisons.sending import (
+    REFUSED,
+    REFUSED_CLOSE,
+    REFUSED_STATUS,
+    PoisonAnswer,
+    send_poison,
+)
 from .server import DEADLINE_S, Server, open_chaos_server
 
 pytestmark = pytest.mark.slow
@@ -22,7 +28,6 @@ STORY: dict[str, Any] = {
     "max_tokens": 300,
     "runtime": {"ignore_eos": True},
 }
-REFUSED = "request_quarantined"
 ABORTED = "frontend 0: was killed by SIGABRT"
 
 
@@ -49,13 +54,6 @@ async def read_innocents(server: Server, *others: Any) -> dict[int, str]:
     return texts
 
 
-async def send_poison(server: Server, poison: FrontendPoison) -> httpx.Response:
-    head = {"x-note": poison} if poison is FrontendPoison.HEAD else {}
-    body = {"prompt": f"{poison}", "max_tokens": 2}
-    async with server.client() as client:
-        return await client.post(PATH, json=body, headers=head)
-
-
 @pytest.mark.parametrize("poison", FrontendPoison)
 async def test_a_content_that_ends_its_frontend_is_refused_after_two_deaths(
     tmp_path: pathlib.Path, poison: FrontendPoison
@@ -63,17 +61,18 @@ async def test_a_content_that_ends_its_frontend_is_refused_after_two_deaths(
     with trio.fail_after(3 * DEADLINE_S):
         async with open_chaos_server(tmp_path, "--restart-limit", "0") as server:
             undisturbed = await read_innocents(server)
-            answers = list[httpx.Response]()
+            answers = list[PoisonAnswer]()
 
             async def send() -> None:
-                answers.append(await send_poison(server, poison))
+                async with server.client() as client:
+                    answers.append(await send_poison(client, poison, f"{poison}"))
 
             assert await read_innocents(server, send) == undisturbed
             assert server.log().count(ABORTED) == 2
-            answers.append(await send_poison(server, poison))
+            await send()
             assert server.log().count(ABORTED) == 2, "it is refused at once"
-            for answer in answers:
-                assert (answer.status_code, answer.json()["error"]["code"]) == (400, REFUSED)
+            status = REFUSED_CLOSE if poison is FrontendPoison.FRAME else REFUSED_STATUS
+            assert answers == [PoisonAnswer(status, REFUSED)] * 2
             async with server.client() as client:
                 body = {"prompt": "a fox", "max_tokens": 2}
                 assert (await client.post(PATH, json=body)).status_code == 200

@@ -3,12 +3,13 @@
     python -m tests.poisons [--minutes 10] [--places check mask …] [--vary 60] [--turn 10]
 
 For each place where a content may end a process (check, compile, mask and consume of a form;
-parsing of a head or body; tokenising) one server and eight streams, which begin again when they
-end. In turns of ten seconds a client beside them sends the poison, ten times a second at most. The
-server must be up in the end, each poison have ended two processes at most, and each stream be what
-it was undisturbed. Printed are the streams' gaps and first tokens in turns with and without the
-poison; their p99 should be within 1.5 times. `--vary` makes the poison a new one after so many
-seconds, which costs two deaths each time. Exit code 1 for a death too many or another text.
+parsing of a head, of chunks, of a body or of a frame; rendering, tokenising) one server and eight
+streams, which begin again when they end. In turns of ten seconds a client beside them sends the
+poison, ten times a second at most. The server must be up in the end, each poison have ended two
+processes at most, and each stream be what it was undisturbed. Printed are the streams' gaps and
+first tokens in turns with and without the poison; their p99 should be within 1.5 times. `--vary`
+makes the poison a new one after so many seconds, which costs two deaths each time. Exit code 1 for
+a death too many or another text.
 """
 
 import argparse

@@ -15,8 +15,8 @@ from triolet.fuzz.chaos.poisoned_forms import FormPoison
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
 from ..end_to_end.server import Server, open_chaos_server, wait_until
+from .sending import COMPLETIONS, send_poison
 
-PATH = "/v1/completions"
 STREAMS = 8
 TOKENS = 200
 STORY: Mapping[str, Any] = {
@@ -33,8 +33,6 @@ PAUSE_S = 0.1
 ABORTED = " 0: was killed by SIGABRT"
 DEATHS_MAX = 2
 RATIO_GOAL = 1.5
-# What a client is answered whose content ended a process.
-REFUSED_STATUS = 400
 
 
 @attrs.frozen
@@ -136,20 +134,11 @@ class Campaign:
             if not self.report.poisons or (vary_s and trio.current_time() > began_s + vary_s):
                 self.report.poisons += 1
                 began_s = trio.current_time()
-            head, body = self._request(self.report.poisons)
-            answer = await client.post(PATH, json=body, headers=head)
+            text = f"{self.poison} {self.report.poisons}"
+            answer = await send_poison(client, self.poison, text)
             self.report.sent += 1
-            if answer.status_code != REFUSED_STATUS:
-                self.report.wrong.append(f"{answer.status_code} {answer.text[:200]}")
-
-    def _request(self, number: int) -> tuple[dict[str, str], dict[str, Any]]:
-        text = f"{self.poison} {number}"
-        if self.poison is FrontendPoison.HEAD:
-            return {"x-note": text}, {"prompt": "a", "max_tokens": 2}
-        if isinstance(self.poison, FrontendPoison):
-            return {}, {"prompt": text, "max_tokens": 2}
-        form = {"choice": [text, "other"]}
-        return {}, {"prompt": "a", "max_tokens": 8, "structured_outputs": form}
+            if not answer.is_refusal:
+                self.report.wrong.append(str(answer))
 
     async def _keep_reading(self, client: httpx.AsyncClient, seed: int) -> None:
         while True:
@@ -161,7 +150,7 @@ class Campaign:
         """One stream's text. Raises `AssertionError` if it has no end."""
         text, before_s, is_first, is_whole = "", trio.current_time(), True, False
         body = {**STORY, "seed": seed}
-        async with client.stream("POST", PATH, json=body) as answer:
+        async with client.stream("POST", COMPLETIONS, json=body) as answer:
             assert answer.status_code == 200, await answer.aread()
             async for line in answer.aiter_lines():
                 data = line.removeprefix("data: ")

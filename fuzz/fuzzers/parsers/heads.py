@@ -13,7 +13,13 @@ import attrs
 
 from ....api.errors import ApiError
 from ....api.http.access import OriginPolicy, authorization_of, authorization_of_offer
-from ....api.http.request import Head, HttpRequest, skip_empty_lines, take_head
+from ....api.http.request import (
+    CountedBody,
+    Head,
+    HttpRequest,
+    skip_empty_lines,
+    take_head,
+)
 from ....api.settings import HttpLimits
 from ...drawing import mutate
 from ...fuzzer import Fuzzer
@@ -185,7 +191,8 @@ class _Connection:
         if getattr(head.body, "bytes_left", 0) > BODY_BYTES_MAX:
             self.ending = 413
             return False
-        self.body += head.body.take(self.buffer)
+        while piece := head.body.take(self.buffer):
+            self.body += piece if isinstance(head.body, CountedBody) else head.body.read(piece)
         if not head.body.is_whole:
             return False
         self.found.append((head.request, self.body))

@@ -10,6 +10,8 @@ from triolet.api.http.connection import LAST_LOOK_S, HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.serving.connection import run_connection
 from triolet.api.settings import HttpLimits, ServerLimits
+from triolet.runtime.hands import TABLE_BYTES, ContentKind, content_of
+from triolet.runtime.messages import Doubted
 
 from ..fakes import (
     FakeGenerator,
@@ -120,7 +122,7 @@ async def test_an_oversized_head_is_answered_431(end: bytes) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
         b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
     ],
 )
 async def test_what_is_not_http_is_refused_and_closed(head: bytes) -> None:
@@ -155,6 +157,19 @@ async def test_a_chunked_body_is_read_and_counted() -> None:
         assert answer.status == 200
         answer = await client.request("POST", "/v1/responses", {"input": "x" * 100}, chunked)
         assert answer.status == 413
+
+
+async def test_chunks_that_ended_frontends_are_refused_before_they_are_read() -> None:
+    chunks = b"3\r\n{}\n\r\n0\r\n\r\n"
+    application = make_application()
+    application.hands.memory = memoryview(bytearray(TABLE_BYTES))
+    content = content_of(ContentKind.CHUNKS, "", chunks)
+    application.hands.handle_doubted(Doubted([], {content: float("inf")}))
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await exchange(head + chunks, application)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"request_quarantined"' in answer
+    assert b"Connection: close" in answer or b"connection: close" in answer
 
 
 async def test_a_client_that_expects_100_gets_it() -> None:

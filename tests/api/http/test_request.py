@@ -1,5 +1,7 @@
 """Heads as routes read them, and handshakes."""
 
+from collections.abc import Iterator
+
 import h11
 import pytest
 from hypothesis import example, given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
 from triolet.api.http.request import (
+    CHUNKS_BYTES,
     ChunkedBody,
     CountedBody,
     Head,
@@ -194,6 +197,29 @@ def chunked_body() -> ChunkedBody:
     return head.body
 
 
+def pieces_of(body: ChunkedBody, buffer: bytearray) -> Iterator[bytes]:
+    while piece := body.take(buffer):
+        yield body.read(piece)
+
+
+def test_chunks_are_parsed_in_the_same_pieces_however_they_came() -> None:
+    text = b"x" * CHUNKS_BYTES + b"\r\n\r\n"
+    wire = b"".join(b"%x\r\n%b\r\n" % (len(text[:size]), text[:size]) for size in (3, 20_000))
+    wire += b"0\r\n\r\n"
+    found = set[tuple[bytes, ...]]()
+    for step in (1, 7, CHUNKS_BYTES, len(wire)):
+        body, buffer, pieces = chunked_body(), bytearray(), list[bytes]()
+        for start in range(0, len(wire), step):
+            buffer += wire[start : start + step]
+            while piece := body.take(buffer):
+                pieces.append(piece)
+                body.read(piece)
+        assert body.is_whole
+        found.add(tuple(pieces))
+    assert len(found) == 1
+    assert b"".join(*found) == wire
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([b"", b";a", b';a="b"']), st.text("a\r\n0", min_size=1)),
@@ -211,7 +237,7 @@ def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(
     for size in [*cuts, len(wire)]:
         buffer += wire[:size]
         wire = wire[size:]
-        data += body.take(buffer)
+        data += b"".join(pieces_of(body, buffer))
     assert body.is_whole
     assert data.decode() == "".join(text for _, text in chunks)
     assert buffer == NEXT
@@ -235,17 +261,18 @@ def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(
 )
 def test_chunks_that_are_none(wire: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        chunked_body().take(bytearray(wire + b"   "))
+        list(pieces_of(chunked_body(), bytearray(wire + b"\r\n\r\n")))
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("start", [b"3;", b"0\r\nX: ", b"0000000000"])
 def test_what_is_no_data_is_bounded(start: bytes) -> None:
     body = chunked_body()
-    body.take(bytearray(start + b"   "))
-    body.take(bytearray(b"0" * (BYTES_MAX - 20)))
+    buffer = bytearray(start + b"0" * BYTES_MAX)
+    assert b"".join(pieces_of(body, buffer)) == b""
+    buffer += b"0" * CHUNKS_BYTES
     with pytest.raises(ApiError) as caught:
-        body.take(bytearray(b"0" * BYTES_MAX))
+        list(pieces_of(body, buffer))
     assert caught.value.status == 431
 
 

@@ -10,6 +10,8 @@ from triolet.api.http.stream import BoundedStream
 from triolet.api.settings import SocketLimits
 from triolet.api.websocket.frames import FrameStream, close_frame, sent_texts, text_frames
 from triolet.api.websocket.limits_guard import FrameGuard
+from triolet.runtime.hands import TABLE_BYTES, ContentKind, Hands, content_of, read_hands
+from triolet.runtime.messages import Doubted
 
 # Masked frames of text: one without data, one that waits for its byte, one that is too long.
 EARLY, MORE, TOO_LONG = b"\x81\x80mask", b"\x81\x81mask", b"\x81\xfe\x10\x00mask"
@@ -133,6 +135,39 @@ async def test_a_violation_is_answered_and_ends_the_stream() -> None:
     await stream.wait_send_all_might_not_block()
     await stream.aclose()
     assert recorder.closed
+
+
+async def test_the_text_of_a_frame_is_in_hand_while_it_is_read() -> None:
+    class ReadingGuard(FrameGuard):
+        def read(self, piece: bytes) -> None:
+            assert read_hands(bytes(table)) == [content_of(ContentKind.FRAME, "p", piece)]
+            found.append(piece)
+            super().read(piece)
+
+    found, table = list[bytes](), bytearray(TABLE_BYTES)
+    masked = b'\x01\x82\0\0\0\0{"' + b"\x80\x83abcd\x00\x00\x1e"
+    guard, hands = ReadingGuard(SocketLimits()), Hands(memoryview(table))
+    recorder = Recorder(reads=[masked[:-1], masked[-1:], b"\x88\x82\0\0\0\0\x03\xe8"])
+    stream = FrameStream(BoundedStream(recorder, 20), guard, b"", hands=hands, principal="p")
+    stream.open_gate()
+    for _ in range(3):
+        await stream.receive_some()
+    assert found == [b'{"', b"ab", b"}", b"\x03\xe8"], "without the masks"
+    assert read_hands(bytes(table)) == []
+
+
+async def test_a_frame_that_ended_frontends_closes_its_socket() -> None:
+    hands = Hands(memoryview(bytearray(TABLE_BYTES)))
+    content = content_of(ContentKind.FRAME, "p", b"x")
+    hands.handle_doubted(Doubted([], {content: float("inf")}))
+    recorder = Recorder(reads=[b"\x81\x81\0\0\0\0y\x81\x81abcd\x19"])
+    guard = FrameGuard(SocketLimits())
+    stream = FrameStream(BoundedStream(recorder, 20), guard, b"", hands=hands, principal="p")
+    stream.open_gate()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert recorder.writes[0][2:4] == (1008).to_bytes(2, "big")
+    assert recorder.writes[0][4:].startswith(b"request_quarantined: ")
 
 
 def test_a_close_frame_is_small_and_unmasked() -> None:

@@ -21,7 +21,10 @@ from triolet.runtime.errors import (
     ChatTemplateRefused,
     ChatTemplateTooCostly,
     Overloaded,
+    RequestQuarantined,
 )
+from triolet.runtime.hands import TABLE_BYTES, ContentKind, content_of, read_hands
+from triolet.runtime.messages import Doubted
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.input_processor import InputProcessor, spell_bad_words
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
@@ -68,6 +71,33 @@ async def test_a_long_conversation_is_rendered_in_a_thread(inputs: InputProcesso
     assert text == inputs.chat_template.render(prompt.messages)
     with pytest.raises(ChatTemplateTooCostly):
         inputs.chat_template.render(prompt.messages, limits=INLINE)
+
+
+@pytest.mark.parametrize("repeats", [1, 9_000], ids=["at once", "in a thread"])
+async def test_a_conversation_is_in_hand_while_it_is_rendered(
+    inputs: InputProcessor, repeats: int
+) -> None:
+    prompt = ChatPrompt([{"role": "user", "content": "a b c " * repeats, "id": 2**70}])
+    content = content_of(ContentKind.CHAT, "p", prompt.known_by())
+    table = bytearray(TABLE_BYTES)
+    inputs.hands.memory = memoryview(table)
+    named = list[bytes]()
+    now = inputs.chat_template
+    assert now is not None
+
+    class Watched(ChatTemplate):
+        def render(self, *args: Any, **options: Any) -> str:
+            named.extend(read_hands(bytes(table)))
+            return super().render(*args, **options)
+
+    inputs.chat_template = Watched(now._templates, now._special_tokens, now.source)
+    await inputs.render(prompt, "p")
+    assert set(named) == {content}
+    assert read_hands(bytes(table)) == []
+    inputs.hands.handle_doubted(Doubted([], {content: float("inf")}))
+    await inputs.render(prompt, "q")
+    with pytest.raises(RequestQuarantined):
+        await inputs.render(prompt, "p")
 
 
 async def test_the_loop_goes_on_while_a_template_takes_for_ever(
