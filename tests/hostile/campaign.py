@@ -26,6 +26,7 @@ from triolet.fuzz.fuzzers.grammars import NUMBERS, Ask, draw
 
 from ..end_to_end.server import Server, open_server
 from ..end_to_end.streams import SeenStream, body, read_sse
+from .folders import folder_problems
 from .inputs import Input, all_inputs, matches
 from .raw import RAW, statuses
 from .surfaces import Json, Request, request_of
@@ -161,6 +162,10 @@ async def _send_all(
         found = await statuses(server.url, pieces)
         problem = "" if found == list(wanted) else f"{name}: {found}, not {wanted}"
         report.count("raw HTTP", "/".join(map(str, found)), problem)
+    for name, problem in (await folder_problems(server)).items():
+        report.count(
+            "model folders", "wrong" if problem else "right", problem and f"{name}: {problem}"
+        )
     with OpenAI(api_key="none", base_url=f"{server.url}/v1", timeout=ANSWER_S) as client:
         sender = Sender(client, report)
         await _in_threads([partial(sender.send_input, each) for each in all_inputs()], options)
@@ -238,6 +243,9 @@ class Sender:
         except APIConnectionError as error:
             return 0, {"error": repr(error.__cause__)}
         self.report.retries += int(response.request.headers.get("x-stainless-retry-count", "0"))
+        if response.headers["content-type"].startswith("text/event-stream"):
+            data = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+            return response.status_code, {"chunks": [json.loads(each) for each in data[:-1]]}
         answer: Json = response.json()
         return response.status_code, answer
 

@@ -135,6 +135,13 @@ def _has_no_markup(answer: Json) -> str:
     return f"markup as content: {content!r}" if "<tool" in (content or "") else ""
 
 
+def _has_usage(answer: Json) -> str:
+    """The last chunk has the usage; the others have null."""
+    given = [chunk.get("usage", "absent") for chunk in answer["chunks"]]
+    good = len(given) > 1 and set(map(str, given[:-1])) == {"None"} and "total_tokens" in given[-1]
+    return "" if good else f"usage of chunks: {given}"
+
+
 # ---- what ended processes, or came out as another number
 
 
@@ -351,6 +358,8 @@ def _small() -> Iterator[Input]:
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
     yield Input("allowed_tools", chat("tool_choice", 40, tools=_TOOLS, tool_choice=choice),
                 judge=_is_call)  # fmt: skip
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    yield Input("usage in a stream", chat("stream_options", 4, **options), judge=_has_usage)
     for temperature in (0, 1e-45, 2):
         yield Input(f"temperature {temperature}", chat("temperature", 4, temperature=temperature))
     empty: Json = {"role": "assistant", "content": None}

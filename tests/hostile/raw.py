@@ -35,6 +35,9 @@ RAW: Mapping[str, tuple[Sequence[bytes], Sequence[int]]] = {
     "HTTP/1.2": ([_post(_BODY, version="1.2")], [200]),
     "HTTP/2.0 in the words of 1": ([_post(_BODY, version="2.0")], [505]),
     "an absolute target": ([_post(_BODY, target="http://HOST/v1/chat/completions")], [200]),
+    "an absolute target of another host": (
+        [_post(_BODY, target="http://rebound.example/v1/chat/completions")], [403]),
+    "an empty line that comes late": ([_post(_BODY), b"\r\n" + _post(_BODY)], [200, 200]),
     "a lone surrogate in a name": ([_post(_LONE)], [400]),
     "a body that is no JSON": ([_post(b'{"model": '), _post(_BODY)], [400, 200]),
 }  # fmt: skip
