@@ -23,7 +23,7 @@ from triolet.api.http.held import (
 from triolet.api.serving.takeover import LIVES_MAX
 from triolet.api.settings import MemoryBudget
 from triolet.transports.takeover.memory import SLOT_BYTES
-from triolet.transports.takeover.slot import ConnectionSlot
+from triolet.transports.takeover.slot import ConnectionSlot, EndForm
 
 from ..lives import STORY, Lives, open_lives
 from ..wires import DEADLINE_S, Wire, next_life, open_wire
@@ -293,6 +293,32 @@ async def test_a_turn_that_was_not_begun_is_run_by_so_many_lives(
         async with wire.served_by(application, is_taken_over=True):
             await trio.testing.wait_all_tasks_blocked(0.01)
         assert application.counters.connections_lost == bool(message)
+
+
+@pytest.mark.parametrize("path", STREAMS)
+@pytest.mark.parametrize(
+    ("version", "ending"), [(b"HTTP/1.1", EndForm.EVENTS), (b"HTTP/1.0", EndForm.CUT)]
+)
+async def test_a_slot_says_how_a_stream_may_be_ended_by_others(
+    null_folder: pathlib.Path, wire: Wire, path: str, version: bytes, ending: EndForm
+) -> None:
+    def noted() -> EndForm:
+        record = ConnectionSlot.found(memoryview(wire.memory)).record()
+        assert record is not None
+        return record.ending
+
+    async with (
+        open_lives(null_folder, window_tokens=4) as lives,
+        lives.first() as life,
+        wire.served_by(life),
+    ):
+        wire.client.send(GET)
+        await wire.wait(lambda got: b"triolet" in got)
+        assert noted() is EndForm.UNANSWERED
+        wire.received = b""
+        wire.client.send(post(path, STREAMS[path]).replace(b"HTTP/1.1", version))
+        await wire.wait(lambda got: len(event_lines(got)) >= 2)
+        assert noted() is ending
 
 
 def test_what_is_said_of_a_request_does_not_forgive_a_life() -> None:
