@@ -1,9 +1,12 @@
 """Forked calls: a function in copies of this process, with bounds, whose crash is an answer.
 
-For work that may crash a library, never end, or fill memory: a copy computes one result and exits,
-or dies, and its owner learns which; it dies with its owner (`PR_SET_PDEATHSIG`). A fork, bounds and
-the first touch of each page cost some five milliseconds, so one copy is forked ahead, has made a
-call for practice, and waits; the next one is forked when a call is over.
+For work that may crash a library, never end, or fill memory: a copy computes a result or dies, and
+its owner learns which; it dies with its owner (`PR_SET_PDEATHSIG`). A copy's fork, bounds, first
+touch of each page and end cost some eight milliseconds. So one is forked ahead, has made a call for
+practice, and waits; and one that has found something good, soon, waits for another call.
+
+What a call leaves behind must not harm the next one. So of a copy that has been used only what is
+good counts: where it dies, takes long or finds anything else, a new copy is asked the same.
 
 Only a process of one thread may call this: another thread's locks would be held for ever in the
 copy. So it must not use `trio.to_thread`.
@@ -13,9 +16,9 @@ import os
 import resource
 import signal
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import attrs
 import trio
@@ -24,7 +27,7 @@ from ..tasks.background import waiting_for
 from .boot import request_death_signal, stand_before_parent
 from .death_watch import wait_process_gone
 
-# Results fit a socket's buffer, so that the copy never waits for its owner.
+# A result and its length fit a socket's buffer, so that the copy never waits for its owner.
 RESULT_BYTES_MAX = 65_536
 # Calls in use take a few milliseconds; one that takes longer goes behind those who serve. Were it
 # so from the beginning, every call would wait wherever the machine has other work.
@@ -37,8 +40,12 @@ _PAGE_BYTES = resource.getpagesize()
 _PIECE_BYTES = 65_536
 # Seven numbers.
 _STATM_BYTES = 256
-# What a whole result ends with: without it, the copy has died.
-_END = b"."
+# The length of the argument or result that follows.
+_LENGTH = struct.Struct("=I")
+# Calls of one copy, pulled out of the air: what they leave behind adds up to little.
+CALLS_MAX = 100
+# Processor time of a call by a copy that has been used: a hundred times what most take.
+USED_CPU_S = 0.2
 _STDERR_FD = 2
 _LOOK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 _FAILED = 1
@@ -75,13 +82,17 @@ class ForkedCallDied(Exception):
         return f"the call's process {self.cause}"
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _Copy:
     """One copy, from its fork until it is reaped, and our end of what it is asked by."""
 
     pid: int
     pidfd: int
     ours: trio.socket.SocketType
+    # Calls that it has answered.
+    calls: int = 0
+    # It stands behind those who serve, for good.
+    is_nice: bool = False
 
 
 @attrs.define(eq=False)
@@ -89,31 +100,34 @@ class ForkedCalls:
     """Calls of `function`, each in a copy of this process; `aclose` must be called.
 
     What the function prints to stderr is dropped. A copy that is forked ahead computes the result
-    of `practice` first, so that what every call touches is its own by then.
+    of `practice` first, so that what every call touches is its own by then. One whose results all
+    are `is_good` may answer up to `CALLS_MAX` calls.
     """
 
     function: Callable[[bytes], bytes]
     limits: CallLimits
     practice: bytes | None = None
+    is_good: Callable[[bytes], bool] = lambda result: False
+    # The copy that waits for the next call.
     _ahead: _Copy | None = attrs.field(default=None, init=False)
 
     @asynccontextmanager
     async def open_call(self, argument: bytes) -> AsyncIterator[bytes]:
         """The result of the function, at most `RESULT_BYTES_MAX` bytes, from a copy of us.
 
-        The end of the copy, which has nothing to do any more, is awaited at the block's end. Raises
+        The end of a copy that is not used again is awaited at the block's end. Raises
         `ForkedCallDied`; `OSError` if there is no memory or descriptor for a copy. Cancellation:
         the copy is killed and reaped.
         """
-        copy = self._take()
-        try:
-            result, was_stopped = await _converse(copy, argument, self.limits.niceness)
-            if not result.endswith(_END):
-                await wait_process_gone(copy.pidfd)
-                raise _death(copy.pidfd, was_stopped=was_stopped)
-            yield result.removesuffix(_END)
-        finally:
-            await _end(copy)
+        async with AsyncExitStack() as ends:
+            result = await self._ask_used(argument)
+            if result is None:
+                copy = self._take_new()
+                ends.push_async_callback(_end, copy)
+                result = await _ask(copy, argument, self.limits.niceness)
+                if self._keep(copy, result):
+                    ends.pop_all()
+            yield result
 
     def prepare(self) -> None:
         """Fork the copy of the next call ahead, unless one waits or there is no room for it."""
@@ -132,12 +146,38 @@ class ForkedCalls:
             copy, self._ahead = self._ahead, None
             await _end(copy)
 
-    def _take(self) -> _Copy:
+    async def _ask_used(self, argument: bytes) -> bytes | None:
+        """What the copy that waits finds; None if it is new, or what it finds does not count."""
+        if self._ahead is None or not self._ahead.calls:
+            return None
         copy, self._ahead = self._ahead, None
-        if copy is not None and _has_ended(copy.pidfd):  # somebody has killed it
+        result, is_kept = None, False
+        try:
+            with suppress(ForkedCallDied):
+                result = await _ask(copy, argument, self.limits.niceness)
+                is_kept = self._keep(copy, result)
+        finally:
+            if not is_kept:
+                await _end(copy)
+        return result if result is not None and self.is_good(result) else None
+
+    def _keep(self, copy: _Copy, result: bytes) -> bool:
+        """Have a copy that has found this wait for the next call, if it may."""
+        copy.calls += 1
+        may_go_on = self.is_good(result) and not copy.is_nice and copy.calls < CALLS_MAX
+        if self._ahead is None and may_go_on:
+            self._ahead = copy
+        return self._ahead is copy
+
+    def _take_new(self) -> _Copy:
+        copy = self._ahead
+        if copy is None or copy.calls:
+            return self._fork()
+        self._ahead = None
+        if _has_ended(copy.pidfd):  # somebody has killed it
             _let_go(copy)
-            copy = None
-        return self._fork() if copy is None else copy
+            return self._fork()
+        return copy
 
     def _fork(self, practice: bytes | None = None) -> _Copy:
         assert len(os.listdir("/proc/self/task")) == 1, "a process with several threads cannot fork"
@@ -158,7 +198,7 @@ class ForkedCalls:
                 raise
 
     def _run_copy(self, theirs: socket.socket, practice: bytes | None) -> None:
-        """Read the argument, compute, hand over the result, exit; never returns."""
+        """Read arguments, compute, hand over results; never returns."""
         try:
             request_death_signal()
             stand_before_parent(_OOM_SCORE_MORE)
@@ -166,45 +206,76 @@ class ForkedCalls:
             _bound(self.limits)
             if practice is not None:
                 self.function(practice)
-            argument = b"".join(iter(partial(theirs.recv, _PIECE_BYTES), b""))
-            result = self.function(argument)
-            if len(result) <= RESULT_BYTES_MAX:
-                theirs.sendall(result + _END)
-                theirs.shutdown(socket.SHUT_WR)  # its owner need not wait for memory to be freed
-                os._exit(0)
+            while (argument := _read(theirs)) is not None:
+                result = self.function(argument)
+                if len(result) > RESULT_BYTES_MAX:
+                    break
+                theirs.sendall(_LENGTH.pack(len(result)) + result)
+                signal.setitimer(signal.ITIMER_PROF, USED_CPU_S)  # begins anew after each call
         finally:
             os._exit(_FAILED)
+
+
+def _read(theirs: socket.socket) -> bytes | None:
+    """The next argument, in the copy; None if there is none."""
+    head = theirs.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < _LENGTH.size:
+        return None
+    return theirs.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+
+
+async def _ask(copy: _Copy, argument: bytes, niceness: int) -> bytes:
+    """What the copy finds. Raises `ForkedCallDied`."""
+    received, was_stopped = await _converse(copy, argument, niceness)
+    if not _is_whole(received):
+        _kill(copy)  # it ends already, or says more than a result
+        await wait_process_gone(copy.pidfd)
+        raise _death(copy.pidfd, was_stopped=was_stopped)
+    return received[_LENGTH.size :]
 
 
 async def _converse(copy: _Copy, argument: bytes, niceness: int) -> tuple[bytes, bool]:
     """What the copy answers, up to its end, and whether it was killed as it was stopped."""
     look_s = NICE_AFTER_S
-    unsent, result, was_stopped = memoryview(argument), b"", False
+    unsent, received, was_stopped = (
+        memoryview(_LENGTH.pack(len(argument)) + argument),
+        bytearray(),
+        False,
+    )
     with waiting_for("a forked call"), suppress(ConnectionError):  # it has died before it read all
         while True:
             with trio.move_on_after(look_s):
                 while unsent:
                     unsent = unsent[await copy.ours.send(unsent) :]
-                copy.ours.shutdown(socket.SHUT_WR)
-                while len(result) <= RESULT_BYTES_MAX and (
-                    piece := await copy.ours.recv(_PIECE_BYTES)
-                ):
-                    result += piece
+                await _receive(copy, received)
                 break
-            if look_s == NICE_AFTER_S:
+            if not copy.is_nice:
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, copy.pid, own + niceness)  # it is not reaped yet
-                look_s = STOPPED_LOOK_S
+                look_s, copy.is_nice = STOPPED_LOOK_S, True
             elif _is_stopped(copy.pidfd):
                 was_stopped = True
-                signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
-    return result, was_stopped
+                _kill(copy)
+    return bytes(received), was_stopped
+
+
+async def _receive(copy: _Copy, received: bytearray) -> None:
+    """Read on until a result is whole, is too long for one, or the copy has died."""
+    while not _is_whole(received) and len(received) <= RESULT_BYTES_MAX:
+        if not (piece := await copy.ours.recv(_PIECE_BYTES)):
+            return
+        received += piece
+
+
+def _is_whole(received: bytes | bytearray) -> bool:
+    """Whether this is all of a result."""
+    size = _LENGTH.size
+    return len(received) >= size and len(received) >= size + _LENGTH.unpack_from(received)[0]
 
 
 async def _end(copy: _Copy) -> None:
     """Kill a copy, unless it has ended by itself, and reap it."""
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
+    _kill(copy)
     with trio.move_on_after(REAP_S, shield=True) as scope:
         await wait_process_gone(copy.pidfd)
     if scope.cancelled_caught:  # it hangs in the kernel
@@ -212,6 +283,11 @@ async def _end(copy: _Copy) -> None:
         os.close(copy.pidfd)
     else:
         _let_go(copy)
+
+
+def _kill(copy: _Copy) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(copy.pidfd, signal.SIGKILL)
 
 
 def _let_go(copy: _Copy) -> None:

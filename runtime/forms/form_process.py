@@ -1,8 +1,9 @@
 """Form process: checks what clients ask answers to be like, before anyone else compiles it.
 
 A library that reads schemas, regexes and grammars may crash on one, run for minutes, or fill
-memory. Here each check is a forked copy of this process, with bounds (`forked_call`), so its death
-is an answer and this process goes on; one copy waits for the next form. The root owns it, one for
+memory. Here forked copies of this process check, with bounds (`forked_call`), so the death of one
+is an answer and this process goes on; one copy waits for the next form. A form is refused, or found
+to crash, only by a copy that has checked none before it. The root owns it, one for
 each frontend, and gives it a socket to each life of that frontend. It starts no thread, since it
 forks.
 """
@@ -87,8 +88,8 @@ def check(argument: bytes) -> bytes:
 
 
 def forked_calls(function: Callable[[bytes], bytes] = check) -> ForkedCalls:
-    """Checks by `function` in copies of this process."""
-    return ForkedCalls(function, LIMITS, encode_form(_PRACTICE))
+    """Checks by `function` in copies of this process; one goes on after a form that is served."""
+    return ForkedCalls(function, LIMITS, encode_form(_PRACTICE), is_good=_ACCEPTED.__eq__)
 
 
 async def main(child: ChildFds, make_calls: Callable[[], Calls] = forked_calls) -> None:
