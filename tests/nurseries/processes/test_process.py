@@ -339,7 +339,7 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
 
 async def test_a_killed_process_that_the_kernel_keeps_is_stuck_until_it_is_let_go() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+        async with open_process(spec_of("deaf"), ladder=PATIENT) as process:
             await receive_ready(process)
             with kept_from_ending(process.pid):
                 with pytest.raises(ProcessStuck):
