@@ -75,6 +75,8 @@ class SimProcess:
     stores: Stores = attrs.field(factory=Stores, init=False)
     # Closed when its tasks have ended.
     fds: list[int] = attrs.field(factory=list, init=False)
+    # Duplicates of its links, closed when it is cut off or the simulation is over.
+    links: list[socket.socket] = attrs.field(factory=list, init=False)
     # Called once when it is cut off from the network: dead by whatever cause.
     on_cut: list[Callable[[], None]] = attrs.field(factory=list, init=False)
 
@@ -218,6 +220,12 @@ class SimKernel(Kernel):
                 self.unnoticed.append(f"{process}, for {stopped_s:.1f} s")
             process.is_stopped = False
             let_go_on(process)
+
+    def close(self) -> None:
+        """Close what is open when a simulation is over before its processes are dead."""
+        for process in self.processes:
+            for each in (process.control, process.death, *process.links):
+                each.close()
 
     # ---- inside
 

@@ -164,7 +164,7 @@ class FormParts:
     """Of one form process; `ends` are duplicates of its links."""
 
     calls: SimCalls
-    ends: list[socket.socket] = attrs.field(factory=list, init=False)
+    ends: list[socket.socket]
 
     def cut(self) -> None:
         """It is dead: what it still says nobody hears."""
@@ -279,7 +279,7 @@ class Programs:
         handshake = await self._handshake(process, control, "forms")
         init = msgspec.msgpack.decode(handshake.init, type=FormsInit)
         _become(process, "forms", init.rank, init.epoch)
-        process.parts = parts = FormParts(SimCalls(self.chance))
+        process.parts = parts = FormParts(SimCalls(self.chance), process.links)
         process.on_cut.append(parts.cut)
         await handshake.ready(b"")
         linked: Any = _FormControl(control, parts)

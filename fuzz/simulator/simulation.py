@@ -201,6 +201,8 @@ def simulate(
             error = first_error(group)
             error.add_note(f"trace {trace.digest()}")
             raise error from group
+        finally:
+            scene.kernel.close()
     scene.reached["simulation"] = 1
     scene.reached["batches"] = order.batches
     return Outcome(trace.digest(), scene.reached)

@@ -59,7 +59,8 @@ class Kill:
         silences, as many as were hit, which cannot be worse.
         """
         if self.hit is not None:
-            return [self.gaps[name] for name in sorted(self.hit)]
+            # One that was hit between two streams has no gap.
+            return [self.gaps[name] for name in sorted(self.hit & self.gaps.keys())]
         return sorted(self.gaps.values(), reverse=True)[: self.interrupted]
 
     @property
