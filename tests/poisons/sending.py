@@ -12,7 +12,8 @@ from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 from triolet.fuzz.doubles.clients import SocketClient
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-REFUSED = "request_quarantined"
+# A form that crashes its check is the fault of a field.
+REFUSED, REFUSED_FORM = "request_quarantined", "invalid_parameter"
 # Of HTTP; of a close frame where the request of a frame is not known.
 REFUSED_STATUS, REFUSED_CLOSE = 400, 1008
 
@@ -27,7 +28,8 @@ class PoisonAnswer:
     @property
     def is_refusal(self) -> bool:
         """Whether the poison was refused for what it has done."""
-        return self.status in (REFUSED_STATUS, REFUSED_CLOSE) and self.code == REFUSED
+        is_named = self.code in (REFUSED, REFUSED_FORM)
+        return self.status in (REFUSED_STATUS, REFUSED_CLOSE) and is_named
 
 
 async def send_poison(
