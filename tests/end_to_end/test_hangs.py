@@ -87,5 +87,5 @@ async def test_a_tree_that_is_frozen_goes_on_as_it_was(tmp_path: pathlib.Path) -
                 partial(go_on, streams, counts),
                 "all streams go on",
             )
-        assert await server.pids() == pids
+        assert pids.items() <= (await server.pids()).items()  # a copy that checks forms may be new
         assert "hung" not in server.log()
