@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import attrs
@@ -18,9 +19,9 @@ import attrs
 from .schema_patterns import target_of
 from .subschemas import SILENT, join, values_of
 
-# Of all arrays of a schema together, as an `anyOf` of objects that begin alike has all of them in
-# one row of the parser, three items each: three sets of five were fine with a vocabulary of every
-# three marks of JSON, four had too many items for some masks.
+# Alternatives of all arrays of a schema together, as an `anyOf` of objects that begin alike has all
+# of them in one row of the parser, three items each: three sets of five were fine with a vocabulary
+# of every three marks of JSON, four had too many items for some masks.
 ALTERNATIVES_MAX = 360
 # Schemas and values looked at for a whole schema, which has so many at most but may refer to the
 # same ones again and again.
@@ -42,12 +43,12 @@ class UniqueItems:
     root: object
     alternatives_left: int = ALTERNATIVES_MAX
     visits_left: int = VISITS_MAX
-    # Some references count from another root.
-    is_moved: bool = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @cached_property
+    def _is_moved(self) -> bool:
+        """Whether some references count from another root than this schema's."""
         objects = (value for *_, value in values_of(self.root) if isinstance(value, dict))
-        self.is_moved = any("$id" in each for each in objects if each is not self.root)
+        return any("$id" in each for each in objects if each is not self.root)
 
     def write_out(self, schema: Schema) -> None:
         """Replace the keyword in this schema, in place, where that can be done."""
@@ -103,7 +104,7 @@ class UniqueItems:
                 return self._equal([value])
             case "enum", list():
                 return self._equal(value)
-            case "$ref", str() if not self.is_moved:
+            case "$ref", str() if not self._is_moved:
                 found, target = target_of(self.root, value)
                 return self._values(target, level) if found else None
             case "anyOf" | "oneOf", list():
