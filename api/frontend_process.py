@@ -106,7 +106,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
 
 @attrs.define(eq=False)
 class FrontendProcess:
-    """One frontend: its home, its orders from the root, and its reports."""
+    """Home of one frontend, orders from the root, and reports to it."""
 
     init: FrontendInit
     control: ControlChannel

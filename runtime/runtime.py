@@ -150,10 +150,7 @@ functools.update_wrapper(Runtime.generate, Frontend.generate)  # its signature, 
 
 
 def make_settings(
-    model: str | None = None,
-    *,
-    settings: RuntimeSettings | None = None,
-    **options: Any,
+    model: str | None = None, *, settings: RuntimeSettings | None = None, **options: Any
 ) -> RuntimeSettings:
     """Settings from a few words: engine fields and `engines`; the bundled model without `model`.
 

@@ -49,7 +49,7 @@ class FirstSteps:
     demo_key: str = attrs.field(default="", repr=False)
 
     def page_with_key(self, url: str) -> str:
-        """Where the page has the key: behind the `#`, which no browser sends."""
+        """Address of the page with the key behind the `#`, which no browser sends."""
         return f"{url}/#key={self.demo_key}"
 
     def lines(self, url: str, *, is_terminal: bool = False) -> list[str]:

@@ -185,7 +185,7 @@ class HttpConnection:
             await self._receive_body()
 
     async def _take_piece(self) -> bytes:
-        """What is here of the body; chunks are in hand while they are parsed."""
+        """Take the part of the body that is here; chunks are in hand while they are parsed."""
         if isinstance(self._body, CountedBody):
             return self._body.take(self.input.buffer)
         data = bytearray()

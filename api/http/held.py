@@ -273,9 +273,15 @@ class HeldStream:
         self, state: bytes, chunk: bytes | bytearray | memoryview = b"", room: int = 0
     ) -> None:
         begin = self.written - len(self.unwritten)
-        kept_from, received = self.kept_from, self.received
-        counts = {"kept_from": kept_from, "received": received, "room": room}
-        self.slot.publish(begin, state, chunk, **counts, ending=self.state.ending)
+        self.slot.publish(
+            begin,
+            state,
+            chunk,
+            kept_from=self.kept_from,
+            received=self.received,
+            room=room,
+            ending=self.state.ending,
+        )
         self._said_to, self.is_held = -1, bool(state)
 
     def _has_room(self, size: int) -> bool:

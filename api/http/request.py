@@ -170,7 +170,7 @@ _UNSERVED = {
     "Invalid HTTP version": (505, "Only HTTP/1.1 is spoken"),
     "Request has invalid `Transfer-Encoding`": (501, "Of transfer codings only chunked is known"),
 }
-# Of chunks, that are parsed at once.
+# Largest piece of a chunked body that is parsed at once.
 CHUNKS_BYTES = 16 * 2**10
 # More digits are no length; leading zeros would be allowed without end.
 _LENGTH_DIGITS_MAX = 20
@@ -260,7 +260,7 @@ class ChunkedBody:
         return piece
 
     def read(self, piece: bytes) -> bytes:
-        """What a piece says, without the framing. Raises `ApiError` 400 or 431."""
+        """Strip the framing of a piece. Raises `ApiError` 400 or 431."""
         try:
             self._parser.feed_data(piece)
         except HttpParserError:

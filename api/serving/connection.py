@@ -70,8 +70,8 @@ async def run_connection(
         connection.stream.end_held()
     finally:
         share.release()
-        # It lies in a cycle with its stream, which the collector may be slow to find, and what a
-        # client had sent of a body is megabytes.
+        # A connection lies in a cycle with its stream, which the collector may be slow to find, and
+        # what a client had sent of a body is megabytes.
         connection.input.buffer = bytearray()
         if connection.stream.held is not None:
             connection.stream.held.release()

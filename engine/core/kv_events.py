@@ -36,7 +36,7 @@ class BlockStored(msgspec.Struct, tag=True, gc=False):
     """Blocks that follow each other in one prompt can be found from now on."""
 
     block_hashes: list[int]
-    # None: the first is a prompt's first, or what it follows is not known any more.
+    # Parent of the first block; None where that is a prompt's first, or the parent is forgotten.
     parent_block_hash: int | None
     token_ids: list[int]
     block_size: int

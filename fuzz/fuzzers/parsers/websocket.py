@@ -115,8 +115,8 @@ def check(events: Sequence[Frames], host: GuardHost) -> Counter[str]:
     limits = SocketLimits()
     for event in events:
         data = b"".join(event.pieces)
-        code = _verdict((data,), host.make(limits))
-        assert _verdict(event.pieces, host.make(limits)) == code, "it depends on the cut"
+        code = verdict((data,), host.make(limits))
+        assert verdict(event.pieces, host.make(limits)) == code, "it depends on the cut"
         assert event.code in (None, code), f"closed with {code} instead of {event.code}"
         reached[f"code {code}"] += 1
         if code in _OURS:
@@ -127,10 +127,11 @@ def check(events: Sequence[Frames], host: GuardHost) -> Counter[str]:
     return reached
 
 
-def _verdict(pieces: Sequence[bytes], guard: FrameGuard) -> int | None:
+def verdict(pieces: Sequence[bytes], guard: FrameGuard, now: float = NO_TIME) -> int | None:
+    """The code that the guard ends a socket with at these bytes; None: it does not."""
     try:
         for piece in pieces:
-            guard.feed(piece, NO_TIME)
+            guard.feed(piece, now)
             guard.check_invariants()
     except FrameViolation as violation:
         return violation.code

@@ -7,6 +7,7 @@ from wsproto.frame_protocol import FrameProtocol, ParseFailed
 
 from triolet.api.settings import SocketLimits
 from triolet.api.websocket.limits_guard import FrameGuard, FrameViolation
+from triolet.fuzz.fuzzers.parsers.websocket import verdict
 
 LIMITS = SocketLimits(
     message_bytes_max=1000, fragments_per_message_max=4, idle_frames_burst=3, idle_frames_per_s=1
@@ -46,14 +47,7 @@ def frame(
 
 
 def code_of(*frames: bytes, now: float = 0.0, limits: SocketLimits = LIMITS) -> int | None:
-    guard = FrameGuard(limits)
-    try:
-        for data in frames:
-            guard.feed(data, now)
-            guard.check_invariants()
-    except FrameViolation as violation:
-        return violation.code
-    return None
+    return verdict(frames, FrameGuard(limits), now)
 
 
 @pytest.mark.parametrize(

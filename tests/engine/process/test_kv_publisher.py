@@ -1,6 +1,8 @@
 """KV event publisher over real sockets, read as a router does; nobody who reads holds it up."""
 
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -40,6 +42,17 @@ async def replay(socket: zmq.Socket[bytes], start: int) -> list[tuple[int, bytes
         found.append((int.from_bytes(number, "big"), payload))
 
 
+@asynccontextmanager
+async def asking(log: KVEventLog, settings: EngineSettings) -> AsyncIterator[zmq.Socket[bytes]]:
+    """A publisher, and the socket of one who asks it for what was."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            open_kv_publisher(log, settings, 0),
+            open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
+        ):
+            yield asker
+
+
 async def test_a_router_that_comes_late_has_the_state_and_then_what_changes() -> None:
     settings, log = make_settings(), KVEventLog(4, "CPU")
     log.note_found(name_of(1))
@@ -74,59 +87,46 @@ async def test_a_router_that_comes_late_has_the_state_and_then_what_changes() ->
 
 async def test_hostile_questions_have_no_answer_and_stop_nothing() -> None:
     settings, log = make_settings(), KVEventLog(4, "CPU")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with (
-            open_kv_publisher(log, settings, 0),
-            open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
-        ):
-            for frames in ([b""], [b"", b"1"], [b"x", bytes(8)], [b"", bytes(8), b""], [b"", b""]):
-                asker.send_multipart(frames)
-            found = await replay(asker, 2**64 - 1)
-            assert found == []
-            assert len(await replay(asker, 0)) >= 1
+    async with asking(log, settings) as asker:
+        for frames in ([b""], [b"", b"1"], [b"x", bytes(8)], [b"", bytes(8), b""], [b"", b""]):
+            asker.send_multipart(frames)
+        found = await replay(asker, 2**64 - 1)
+        assert found == []
+        assert len(await replay(asker, 0)) >= 1
 
 
 async def test_a_dead_subscriber_bounds_what_is_kept_for_it() -> None:
     """Far more batches than it has room for; the log is emptied all the same."""
     settings = make_settings(kv_events_high_water=4, kv_events_replay_batches=8)
     log = KVEventLog(4, "CPU")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with (
-            open_kv_publisher(log, settings, 0),
-            open_reader(zmq.SUB, settings.kv_events_endpoint),
-            open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
-        ):
-            for number in range(2000):
-                log.note_stored(name_of(number), None, [])
-                while log.has_news and number % 20 == 0:
-                    await trio.lowlevel.checkpoint()
-            index = Index()
-            found = await replay(asker, 0)
-            for _, payload in found:
-                index.read(payload)
-            assert len(found) <= 8
-            assert len(index.held) == 2000
+    async with asking(log, settings) as asker, open_reader(zmq.SUB, settings.kv_events_endpoint):
+        for number in range(2000):
+            log.note_stored(name_of(number), None, [])
+            while log.has_news and number % 20 == 0:
+                await trio.lowlevel.checkpoint()
+        index = Index()
+        found = await replay(asker, 0)
+        for _, payload in found:
+            index.read(payload)
+        assert len(found) <= 8
+        assert len(index.held) == 2000
 
 
 async def test_what_changes_is_gathered_and_an_answer_has_all_of_it() -> None:
     settings, log = make_settings(), KVEventLog(4, "CPU")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with (
-            open_kv_publisher(log, settings, 0),
-            open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
-        ):
-            await replay(asker, 0)
-            began = trio.current_time()
-            batches = 0
-            for number in range(100):
-                log.note_stored(name_of(number), None, [])
-                await trio.testing.wait_all_tasks_blocked()
-                batches += not log.has_news
-            assert batches <= 1 + (trio.current_time() - began) / GATHER_S
-            index = Index()
-            for _, payload in await replay(asker, 0):
-                index.read(payload)
-            assert len(index.held) == 100
+    async with asking(log, settings) as asker:
+        await replay(asker, 0)
+        began = trio.current_time()
+        batches = 0
+        for number in range(100):
+            log.note_stored(name_of(number), None, [])
+            await trio.testing.wait_all_tasks_blocked()
+            batches += not log.has_news
+        assert batches <= 1 + (trio.current_time() - began) / GATHER_S
+        index = Index()
+        for _, payload in await replay(asker, 0):
+            index.read(payload)
+        assert len(index.held) == 100
 
 
 async def test_an_endpoint_in_use_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
