@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.changes import Changes
 from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
@@ -116,8 +117,8 @@ class Application:
     _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
     # Connections that wait for a next request: a drain ends them at once.
     _idle: set[trio.CancelScope] = attrs.field(factory=set, init=False)
-    # Set, and made anew, when a connection or a response has ended.
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # A connection or a response has ended.
+    _changed: Changes = attrs.field(factory=Changes, init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
@@ -325,8 +326,7 @@ class Application:
 
     def _note_change(self) -> None:
         if self.is_draining and not self._is_busy:
-            self._changed.set()
-            self._changed = trio.Event()
+            self._changed.notify()
 
     @property
     def _is_busy(self) -> bool:

@@ -135,9 +135,7 @@ class FrontendProcess:
         home = self.home
         serve = partial(serve_connections, home.source, home.application)
         client = home.frontend.client
-        engines_changed = partial(
-            self._reports.watch, lambda: client.engines_changed, "the engines"
-        )
+        engines_changed = partial(self._reports.watch, client.engines_changed, "the engines")
         throughput = ThroughputLog(
             home.frontend,
             home.application.settings.throughput_log_s,

@@ -6,6 +6,8 @@ import attrs
 import trio
 
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.changes import Changes
+from ..nurseries.tasks.parking import Doorbell
 from ..runtime.messages import FrontendLoad
 
 # The root balances by these reports; between two of them it counts what it passed itself.
@@ -22,11 +24,11 @@ class LoadReports:
 
     look: Callable[[], FrontendLoad]
     send: Callable[[FrontendLoad], Awaitable[None]]
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def changed(self) -> None:
         """A count may have changed. Cheap, and harmless when none has."""
-        self._changed.set()
+        self._changed.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
@@ -36,7 +38,6 @@ class LoadReports:
         task_status.started()
         sent: FrontendLoad | None = None
         while True:
-            self._changed = trio.Event()
             load = self.look()
             if load.ended or load.passed or load != sent:
                 await self.send(load)
@@ -47,15 +48,14 @@ class LoadReports:
 
     async def watch(
         self,
-        event: Callable[[], trio.Event],
+        changes: Changes,
         what: str,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Background task: report whenever `event`, which is replaced when it is set, was set."""
+        """Background task: report whenever there are `changes`, and at once."""
         task_status.started()
         while True:
-            following = event()
-            self.changed()  # of what came before this event: it was not waited for
+            self.changed()
             with waiting_for(f"changes of {what}"):
-                await following.wait()
+                await changes.wait()

@@ -19,6 +19,7 @@ import trio
 
 from .. import __version__
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.parking import Doorbell
 from ..nurseries.tasks.service import open_service
 from ..runtime.frontend.tracing import SPANS_MAX, Tracer, TraceSpan
 from .counters import ApiCounters
@@ -71,7 +72,7 @@ class SpanExporter:
     environ: Mapping[str, str]
     counters: ApiCounters
     last_s: float
-    _has_spans: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _has_spans: Doorbell = attrs.field(factory=Doorbell, init=False)
     # It was logged that the collector takes nothing.
     _is_failing: bool = attrs.field(default=False, init=False)
 
@@ -98,10 +99,10 @@ class SpanExporter:
                 self.counters.spans_dropped += len(self.tracer.take(SPANS_MAX))
 
     def _wake(self) -> None:
-        self._has_spans.set()
+        self._has_spans.ring()
 
     async def _send_all(self, client: Any) -> None:
-        self._has_spans = trio.Event()
+        self._has_spans.clear()
         while spans := self.tracer.take(BATCH_MAX):
             await self._send(client, spans)
         self.counters.spans_dropped += self.tracer.dropped

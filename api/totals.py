@@ -15,6 +15,7 @@ import trio
 from ..nurseries.processes.counter_page import CounterPage, open_counter_page
 from ..nurseries.processes.counter_slot import Name
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.parking import Doorbell
 from ..nurseries.tasks.service import open_service
 from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
@@ -31,7 +32,7 @@ class Totals:
     generator: Generator
     counters: ApiCounters
     _page: CounterPage | None = attrs.field(default=None, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def is_first(self) -> bool:
         """Whether this is the one frontend of all that says what is said once."""
@@ -39,7 +40,7 @@ class Totals:
 
     def changed(self) -> None:
         """A count may have changed, in flight or not. Cheap, and harmless when none has."""
-        self._changed.set()
+        self._changed.ring()
 
     def look(self, own: FrontendStatistics | None = None) -> FrontendCounts:
         """The sum over all frontends, with our counts of this moment (`own`, if they are known)."""
@@ -78,7 +79,6 @@ class Totals:
         """
         task_status.started()
         while True:
-            self._changed = trio.Event()
             numbers = self._numbers()
             is_new = page.publish(numbers)
             if is_new or counts_of(numbers).runtime.requests_active:

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.parking import Doorbell
 from ..runtime.messages import ServerNews, WatchServer
 from ..runtime.processes.news import NewsQueue
 from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
@@ -26,7 +27,7 @@ class Viewers:
     _queues: set[NewsQueue] = attrs.field(factory=set, init=False)
     # How often everything was asked for; the number of the order.
     _number: int = attrs.field(default=0, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     @contextmanager
     def view(self) -> Iterator[NewsQueue]:
@@ -42,7 +43,7 @@ class Viewers:
             yield queue
         finally:
             self._queues.discard(queue)
-            self._changed.set()
+            self._changed.ring()
 
     def handle_news(self, news: ServerNews) -> None:
         """The root said what changed."""
@@ -57,7 +58,6 @@ class Viewers:
         while True:
             with waiting_for("viewers"):
                 await self._changed.wait()
-            self._changed = trio.Event()
             number = self._number if self._queues else 0
             if number != ordered and self.send is not None:
                 await self.send(WatchServer(number))
@@ -65,7 +65,7 @@ class Viewers:
 
     def _want_all(self) -> None:
         self._number += 1
-        self._changed.set()
+        self._changed.ring()
 
 
 def _refused(message: str, code: str) -> ApiError:

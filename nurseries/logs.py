@@ -27,6 +27,7 @@ import trio
 
 from .plain_text import escaped
 from .tasks.background import waiting_for
+from .tasks.parking import Doorbell
 from .tasks.service import open_service
 
 HUMAN, JSON = "human", "json"
@@ -206,7 +207,7 @@ class LogWriter(logging.Handler):
     _token: trio.lowlevel.TrioToken = attrs.field(
         factory=trio.lowlevel.current_trio_token, init=False
     )
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _wake: Doorbell = attrs.field(factory=Doorbell, init=False)
     _reported_dropped: int = attrs.field(default=0, init=False)
     # Taken from the queue and not yet written: at most `WRITE_BYTES_MAX`, or one long line.
     _rest: memoryview = attrs.field(default=memoryview(b""), init=False)
@@ -235,7 +236,7 @@ class LogWriter(logging.Handler):
 
     def _put(self, level: int, line: bytes) -> None:
         self.queue.put(level, line)
-        self._wake.set()
+        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `log-writer`. What waits at its end is written within `LAST_WRITE_S`."""
@@ -244,7 +245,6 @@ class LogWriter(logging.Handler):
             while True:
                 with waiting_for("lines to log"):
                     await self._wake.wait()
-                self._wake = trio.Event()
                 await self._write_all()
         finally:
             with trio.CancelScope(shield=True) as scope:

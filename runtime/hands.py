@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import attrs
-import trio
 
 from ..nurseries.processes.progress_page import SLOT_BYTES, open_page_table
 from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.changes import Changes
 from .errors import RequestQuarantined
 from .messages import Doubted
 
@@ -92,8 +92,8 @@ class Hands:
     _suspects: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
     # {content: until when, by CLOCK_MONOTONIC}
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
-    # Set, and made anew, when a waiting one may have its turn.
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # A waiting one may have its turn.
+    _changed: Changes = attrs.field(factory=Changes, init=False)
 
     @property
     def are_named(self) -> bool:
@@ -172,8 +172,7 @@ class Hands:
             self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
 
     def check_invariants(self) -> None:
         """A suspect is alone."""

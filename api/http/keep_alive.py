@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from .connection import HttpConnection
 
 # Clients ignore it, also those that read block by block.
@@ -35,7 +36,7 @@ class KeepAlive:
 
     period_s: float
     _streams: dict[HttpConnection, _Watched] = attrs.field(factory=dict, init=False)
-    _begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _begun: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     @contextmanager
     def watching(self, connection: HttpConnection, wake: Callable[[], None]) -> Iterator[None]:
@@ -44,7 +45,7 @@ class KeepAlive:
             yield
             return
         self._streams[connection] = _Watched(wake)
-        self._begun.set()
+        self._begun.ring()
         try:
             yield
         finally:
@@ -63,7 +64,6 @@ class KeepAlive:
         task_status.started()
         while True:
             if not self._streams:
-                self._begun = trio.Event()
                 with waiting_for("event streams"):
                     await self._begun.wait()
             with waiting_for("the time to look for silent streams"):

@@ -28,6 +28,7 @@ from ...engine.messages import (
     ResyncReply,
     StepOutputs,
 )
+from ...nurseries.tasks.changes import Changes
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer, Received
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
@@ -44,7 +45,7 @@ class NullEngine:
     token_ids: list[int]
     running: dict[int, AddRequest] = attrs.field(factory=dict)
     counts: dict[int, int] = attrs.field(factory=dict)
-    added: trio.Event = attrs.field(factory=trio.Event)
+    added: Changes = attrs.field(factory=Changes)
     step_number: int = 0
     chance: random.Random = attrs.field(factory=lambda: random.Random(SEED))
 
@@ -61,8 +62,7 @@ class NullEngine:
                     case AddRequest() as request:
                         self.running[request.attempt] = request
                         self.counts[request.attempt] = 0
-                        self.added.set()
-                        self.added = trio.Event()
+                        self.added.notify()
                     case AbortRequests(requests=requests):
                         for key in requests:
                             self.running.pop(key.attempt, None)

@@ -13,6 +13,7 @@ import trio
 
 from ...nurseries.processes.process import Process
 from ...nurseries.tasks.background import BackgroundTask, waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake
 from ...transports.control.passed_fds import close_fds
@@ -32,7 +33,7 @@ class BootReports:
     _places: list[tuple[int, float]] = attrs.field(init=False)
     # {phase: what was reported of it last and is not sent yet}, in the order of the phases.
     _progress: dict[BootPhase, float] = attrs.field(factory=dict, init=False)
-    _reported: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _reported: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = [(0, 0.0)] * self.ranks
@@ -45,7 +46,7 @@ class BootReports:
         self._places[rank] = max(self._places[rank], (PHASES.index(BootPhase(phase)), fraction))
         place, least = min(self._places)
         self._progress[PHASES[place]] = least
-        self._reported.set()
+        self._reported.ring()
 
     async def run_progress(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -58,7 +59,6 @@ class BootReports:
         while True:
             with waiting_for("progress of the workers"):
                 await self._reported.wait()
-            self._reported = trio.Event()
             await self._send_rest()
 
     async def end_progress(self, task: BackgroundTask) -> None:

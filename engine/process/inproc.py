@@ -17,6 +17,7 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.tasks.changes import Changes
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.thread import run_thread
@@ -59,7 +60,7 @@ class InprocExecutor:
     )
     # {number: what came of it}, not asked for yet; bounded by the steps in flight.
     _answers: dict[int, StepResult | StepFailed] = attrs.field(factory=dict, init=False)
-    _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _answered: Changes = attrs.field(factory=Changes, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `executor`: owns the thread; never returns unless cancelled.
@@ -126,8 +127,7 @@ class InprocExecutor:
 
     def _put_answer(self, number: int, answer: StepResult | StepFailed) -> None:
         self._answers[number] = answer
-        self._answered.set()
-        self._answered = trio.Event()
+        self._answered.notify()
 
 
 @attrs.frozen(eq=False)

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...transports.codec import MalformedMessage
 from ...transports.links.channel import (
     Channel,
@@ -88,10 +89,10 @@ class EngineServer:
     # By home, which is what the core knows a frontend by.
     _begun: dict[Hashable, _Begun] = attrs.field(factory=dict, init=False)
     # Set when counts may have changed.
-    _counts: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _homes_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _counts: Doorbell = attrs.field(factory=Doorbell, init=False)
+    _work: Doorbell = attrs.field(factory=Doorbell, init=False)
+    _grammar_orders: Doorbell = attrs.field(factory=Doorbell, init=False)
+    _homes_changed: Doorbell = attrs.field(factory=Doorbell, init=False)
     # Trees that were asked for: (frontend, call id).
     _tree_send: trio.MemorySendChannel[tuple[Peer, int]] = attrs.field(init=False)
     _tree_receive: trio.MemoryReceiveChannel[tuple[Peer, int]] = attrs.field(init=False)
@@ -110,11 +111,11 @@ class EngineServer:
             case PeerUp(peer=peer):
                 if not self.homes.handle_owner(peer.rank, peer.epoch, trio.current_time()):
                     self.channel.forget(peer)
-                self._homes_changed.set()
+                self._homes_changed.ring()
             case PeerDown(peer=peer):
                 self._end_link(peer)
                 self.homes.handle_down(peer.rank, peer.epoch, trio.current_time())
-                self._homes_changed.set()
+                self._homes_changed.ring()
             case Received(peer=peer, message=message):
                 if self.homes.admits(peer.rank, peer.epoch):
                     self._handle_message(peer, message)
@@ -179,7 +180,7 @@ class EngineServer:
             if terms.get(begun.peer.rank) != begun.peer.epoch:
                 self._end_link(begun.peer)
         self._give_up(given_up)
-        self._homes_changed.set()
+        self._homes_changed.ring()
 
     def _end_link(self, peer: Peer) -> None:
         begun = self._begun.get(peer.rank)
@@ -196,24 +197,22 @@ class EngineServer:
 
     def notify(self) -> None:
         """Wake the step loop: there may be work, or outputs that no step brought."""
-        self._work.set()
-        self._counts.set()
+        self._work.ring()
+        self._counts.ring()
         if self.core.grammar_orders:
-            self._grammar_orders.set()
+            self._grammar_orders.ring()
 
     async def wait_work(self) -> None:
         """Wait for `notify`; only the step loop calls this."""
         await self._work.wait()
-        self._work = trio.Event()
 
     async def wait_grammar_orders(self) -> None:
         """Wait until a request waits for its grammar; only the grammar compiler calls this."""
         await self._grammar_orders.wait()
-        self._grammar_orders = trio.Event()
 
     def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
         """Send each home its outputs; one that has not resynced fetches them when it does."""
-        self._counts.set()  # a step may have ended that brings nothing
+        self._counts.ring()  # a step may have ended that brings nothing
         for home, message in outputs.items():
             begun = self._begun.get(home)
             if begun is None:
@@ -261,7 +260,6 @@ class EngineServer:
             deadline = self.homes.next_deadline()
             with trio.CancelScope(deadline=deadline), waiting_for("a frontend that stays away"):
                 await self._homes_changed.wait()
-            self._homes_changed = trio.Event()
             self._give_up(self.homes.handle_timeout(trio.current_time()))
 
     async def run_statistics(
@@ -272,7 +270,6 @@ class EngineServer:
         while True:
             with waiting_for("counts that change"):
                 await self._counts.wait()
-            self._counts = trio.Event()
             self.report_statistics()
             await trio.sleep(STATISTICS_PERIOD_S)
 

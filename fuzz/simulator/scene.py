@@ -17,6 +17,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.step_messages import WorkerReady
 from ...nurseries.processes.process import ProcessDied
+from ...nurseries.tasks.changes import Changes
 from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
 from ...runtime.events import ChildHung, ChildReady
 from ...runtime.frontend.adoption import AdoptedStream
@@ -85,7 +86,7 @@ class Scene:
     # The first invariant that was seen to be broken in a task of the root.
     broken: str = attrs.field(default="", init=False)
     breaks: trio.Event = attrs.field(factory=trio.Event, init=False)
-    frontend_up: trio.Event = attrs.field(factory=trio.Event, init=False)
+    frontend_up: Changes = attrs.field(factory=Changes, init=False)
     # {home: the process that has it}
     frontends: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
     # {frontend rank: what kills its next life, when it has made so many stores, and how}
@@ -296,8 +297,7 @@ class Scene:
 
     def _note_frontend(self, process: SimProcess) -> None:
         self.frontends[process.rank] = process
-        self.frontend_up.set()
-        self.frontend_up = trio.Event()
+        self.frontend_up.notify()
 
     def _handle_event(self, event: object) -> None:
         self.trace.note(f"event {event}")

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from ..tasks.background import waiting_for
+from ..tasks.changes import Changes
 from ..tasks.service import start_service_soon
 from ..tasks.task_tree import ProcessTree
 from .fork_server import ENVIRONMENT, ForkServer
@@ -54,8 +55,8 @@ class Readiness:
 
     # When the last of them became ready; infinite while one is not.
     all_ready_since_s: float = attrs.field(default=math.inf, init=False)
-    # Set and replaced when all have become ready, or there is something else to look at.
-    changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # All have become ready, or there is something else to look at.
+    changed: Changes = attrs.field(factory=Changes, init=False)
     _starting: set[str] = attrs.field(factory=set, init=False)
 
     def handle_starting(self, child: str) -> None:
@@ -74,8 +75,7 @@ class Readiness:
 
     def notify(self) -> None:
         """Have those who wait look again."""
-        self.changed.set()
-        self.changed = trio.Event()
+        self.changed.notify()
 
     def check_invariants(self) -> None:
         """Asserts what must hold after every event."""

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from ..tasks.background import waiting_for
+from ..tasks.parking import Doorbell
 from ..tasks.task_rows import unix_s
 from ..tasks.task_tree import ProcessTree
 from .usage import Row as Row
@@ -134,7 +135,9 @@ class WatchedProcess:
     source: Watchable
     send: Callable[[object], Awaitable[None]]
     _number: int = attrs.field(default=0, init=False)
-    _ordered: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _ordered: Doorbell = attrs.field(factory=Doorbell, init=False)
+    # The next look is at everything, as it was ordered since the last one.
+    _is_whole_due: bool = attrs.field(default=False, init=False)
     _changes: RowChanges = attrs.field(factory=RowChanges, init=False)
     # When to look next, by trio's clock: the watcher's looks follow all processes' closely.
     _due_s: float = attrs.field(default=0.0, init=False)
@@ -144,8 +147,8 @@ class WatchedProcess:
         """The watcher's order; the latest wins."""
         if not self._number:
             self.source.begin()
-        self._number = order.number
-        self._ordered.set()
+        self._number, self._is_whole_due = order.number, True
+        self._ordered.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `watched`; never returns unless cancelled. Raises what `send` does."""
@@ -154,9 +157,9 @@ class WatchedProcess:
             if not self._number:
                 with waiting_for("a viewer"):
                     await self._ordered.wait()
-            is_whole = self._ordered.is_set()
+            is_whole, self._is_whole_due = self._is_whole_due, False
             if is_whole:
-                self._ordered = trio.Event()
+                self._ordered.clear()
                 self._changes.forget()
                 self._due_s = trio.current_time()
             if self._number:

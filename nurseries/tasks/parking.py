@@ -115,6 +115,10 @@ class Doorbell:
             self._is_rung = True
             self._place.wake()
 
+    def clear(self) -> None:
+        """Forget a ring: what it was rung for is dealt with."""
+        self._is_rung = False
+
     async def wait(self) -> None:
         """Return when it was rung since the last wait; one task at a time.
 

@@ -86,7 +86,7 @@ async def run_adopted_forms(
     """
     task_status.started()
     while True:
-        changed, unchecked = client.replays_changed, client.ledger.replays.unchecked()
+        changed, unchecked = client.replays_changed.next, client.ledger.replays.unchecked()
         unchecked.sort(key=_principal)
         async with trio.open_nursery() as nursery:
             for _, entries in groupby(unchecked, key=_principal):

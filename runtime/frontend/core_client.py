@@ -32,6 +32,7 @@ from ...engine.messages import (
     Utility,
     UtilityReply,
 )
+from ...nurseries.tasks.changes import Changes
 from ...transports.array import Frame
 from ...transports.links.channel import (
     ChannelEvent,
@@ -69,10 +70,10 @@ class CoreClient:
     clock_ns: Callable[[], int] = time.monotonic_ns
     engines: EngineView = attrs.field(factory=EngineView, init=False)
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
-    # Set and replaced whenever an engine came, went or was connected.
-    engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # Set and replaced whenever requests began to wait for an engine.
-    replays_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # An engine came, went or was connected.
+    engines_changed: Changes = attrs.field(factory=Changes, init=False)
+    # Requests began to wait for an engine.
+    replays_changed: Changes = attrs.field(factory=Changes, init=False)
     draining: bool = attrs.field(default=False, init=False)
     # The ledger does not have all yet that a life before this one left at engines. A RESYNC would
     # have them abort what it does not name, so that none goes out before `handle_rebuilt`.
@@ -200,8 +201,7 @@ class CoreClient:
         expected = self.engines.expected(), self.engines.ranks()
         self.ledger.replays.handle_engines(self._taking, *expected)
         self.place_waiting()
-        self.engines_changed.set()
-        self.engines_changed = trio.Event()
+        self.engines_changed.notify()
 
     def place_waiting(self) -> None:
         """Send what waits to engines that fit, and end what has waited too long."""
@@ -261,8 +261,7 @@ class CoreClient:
         waiting = [entry for entry in entries if entry.state.status is LedgerStatus.UNPLACED]
         if not waiting:
             return
-        self.replays_changed.set()
-        self.replays_changed = trio.Event()
+        self.replays_changed.notify()
         logger.info("%d requests wait for an engine", len(waiting))
         for entry in waiting:
             if entry.request.events and entry.state.status is LedgerStatus.UNPLACED:

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import open_service
 from ...transports.sparse_memory import punch_hole
 from .disk import DiskJournal, fresh_disk_journal, read_disk_header
@@ -93,14 +94,14 @@ class JournalSync:
     journal: Journal
     disk: DiskJournal
     period_s: float
-    _unsynced: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _unsynced: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.disk.on_unsynced = self._handle_unsynced
         self._handle_unsynced()
 
     def _handle_unsynced(self) -> None:
-        self._unsynced.set()
+        self._unsynced.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `journal-sync`. A failure gives up the journal, and ends nothing else.
@@ -127,7 +128,7 @@ class JournalSync:
         Cancelled, it is waited for: a process of which a thread hangs in the kernel cannot end
         either, and no other may have the descriptor before.
         """
-        self._unsynced = trio.Event()
+        self._unsynced.clear()
         order = self.disk.begin_sync()
         if self.journal.failure:
             # Given up; what has ended is loaded from it for as long as this life lasts.

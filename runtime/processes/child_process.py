@@ -29,6 +29,7 @@ from ...nurseries.processes.process import (
 )
 from ...nurseries.processes.progress_page import ProgressPage, open_page
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...transports.codec import MalformedMessage
@@ -83,12 +84,12 @@ class ChildProcess:
     )
     # The newest snapshot of each kind that was not sent yet: the latest wins.
     _snapshots: dict[type, object] = attrs.field(factory=dict, init=False)
-    _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _snapshot_set: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def publish(self, snapshot: object) -> None:
         """Have this full snapshot sent, in place of one of its kind that still waits."""
         self._snapshots[type(snapshot)] = snapshot
-        self._snapshot_set.set()
+        self._snapshot_set.ring()
 
     async def send_snapshots(self) -> None:
         """Send what is published; a child that does not read delays no other."""
@@ -96,7 +97,6 @@ class ChildProcess:
             while True:
                 with waiting_for("news for it"):
                     await self._snapshot_set.wait()
-                self._snapshot_set = trio.Event()
                 while self._snapshots:
                     snapshot = self._snapshots.pop(next(iter(self._snapshots)))
                     await self.control.send_patiently(snapshot)

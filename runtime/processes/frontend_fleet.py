@@ -22,6 +22,7 @@ from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.spares import Readiness
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.changes import Changes
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -89,7 +90,7 @@ class FrontendFleet(WorkerlessOwner):
     held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
     doubted: DoubtedContents = attrs.field(init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    changed: trio.Event = attrs.field(factory=trio.Event, init=False)  # see `notify`
+    changed: Changes = attrs.field(factory=Changes, init=False)  # see `notify`
     homes: FrontendHomes = attrs.field(init=False)  # with their journals, beyond each life
     _counters: CounterMemory | None = attrs.field(default=None, init=False)  # None before `run`
     _draining: bool = attrs.field(default=False, init=False)
@@ -388,6 +389,5 @@ class FrontendFleet(WorkerlessOwner):
             return RootReply(call.call_id, "", refused.reason, refused.code)
 
     def notify(self) -> None:
-        """A frontend came, went, or reported its load: `changed` is set, and made anew."""
-        self.changed.set()
-        self.changed = trio.Event()
+        """Wake who waits for `changed`: a frontend came, went, or reported its load."""
+        self.changed.notify()

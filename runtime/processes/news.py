@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.parking import Doorbell
 
 # Of one viewer. A busy server with a thousand tasks says some ten kilobytes a second.
 WAITING_CHARACTERS_MAX = 2**20
@@ -34,7 +35,7 @@ class NewsQueue:
     _texts: list[str] = attrs.field(factory=list, init=False)
     _characters: int = attrs.field(default=0, init=False)
     _is_whole: bool = attrs.field(default=False, init=False)
-    _put: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _put: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def put(self, text: str, *, is_whole: bool = False) -> None:
         """A snapshot or a change. A snapshot makes void what waits."""
@@ -45,7 +46,7 @@ class NewsQueue:
             return
         self._texts.append(text)
         self._characters += len(text)
-        self._put.set()
+        self._put.ring()
         if self._characters > self.characters_max:
             self._clear()
             self.is_begun = False
@@ -53,7 +54,7 @@ class NewsQueue:
     async def take(self) -> News:
         """All that waits; waits for some. One task may take."""
         while not self._texts:
-            self._put = trio.Event()
+            self._put.clear()
             if not self.is_begun:
                 self.want_all()
             with waiting_for("news"):

@@ -28,6 +28,7 @@ from ...nurseries.processes.watched import (
     spare_rows,
 )
 from ...nurseries.tasks.background import BackgroundTask, waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.task_rows import TaskRows
 from ..events import (
     ChildFailed,
@@ -93,7 +94,7 @@ class ServerWatch:
     _meter: UsageMeter = attrs.field(factory=UsageMeter, init=False)
     _tasks: TaskRows | None = attrs.field(default=None, init=False)
     # There is news that does not wait.
-    _is_due: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_due: Doorbell = attrs.field(factory=Doorbell, init=False)
     _is_whole_wanted: bool = attrs.field(default=False, init=False)
 
     # ---- what there is to see
@@ -115,7 +116,7 @@ class ServerWatch:
         self._marks.append(mark)
         if self._views:
             self._new_marks.append(mark)
-            self._is_due.set()
+            self._is_due.ring()
 
     def handle_said(self, text: str) -> None:
         """A process said what changed in it: viewers have it with the next look."""
@@ -143,7 +144,7 @@ class ServerWatch:
 
     def _want_all(self) -> None:
         self._is_whole_wanted = True
-        self._is_due.set()
+        self._is_due.ring()
 
     def _order(self, number: int) -> None:
         for fleet in self.fleets:
@@ -166,7 +167,6 @@ class ServerWatch:
                 waiting_for("the next look" if self._views else "a viewer"),
             ):
                 await self._is_due.wait()
-            self._is_due = trio.Event()
             if self._views:
                 now = trio.current_time()
                 if self._is_whole_wanted:

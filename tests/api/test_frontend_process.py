@@ -31,6 +31,7 @@ from triolet.nurseries.processes.counter_page import open_counter_memory, open_c
 from triolet.nurseries.processes.process import ProcessSpec, open_process
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.background import start_background_task
+from triolet.nurseries.tasks.changes import Changes
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import JournalSettings, RuntimeSettings
@@ -501,14 +502,13 @@ async def test_reports_go_out_when_something_changed(
 async def test_what_changes_before_it_is_watched_is_reported(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    engines, changed = 0, trio.Event()
+    engines, changes = 0, Changes()
     sent: list[int] = []
 
     def change() -> None:
-        nonlocal engines, changed
+        nonlocal engines
         engines += 1
-        changed.set()
-        changed = trio.Event()
+        changes.notify()
 
     async def send(load: FrontendLoad) -> None:
         await trio.lowlevel.checkpoint()
@@ -519,7 +519,7 @@ async def test_what_changes_before_it_is_watched_is_reported(
         await start_background_task(nursery, reports.run, name="load-reports")
         await trio.testing.wait_all_tasks_blocked()
         change()
-        nursery.start_soon(reports.watch, lambda: changed, "the engines")
+        nursery.start_soon(reports.watch, changes, "the engines")
         for _ in range(2):
             await trio.sleep(1)
             change()

@@ -17,6 +17,7 @@ from ....api.http.held import NO_SLOT, HeldSlots
 from ....api.serving.server import PassedConnection, serve_connections
 from ....engine.process.inproc import InprocExecutor
 from ....engine.step_messages import Step, StepResult
+from ....nurseries.tasks.changes import Changes
 from ....runtime.frontend.adoption import adopt_streams
 from ....runtime.journal.journal import Journal
 from ....runtime.journal.reader import read_journal
@@ -60,7 +61,7 @@ class SimRoot:
     lives: list["ServingLife"] = attrs.field(factory=list, init=False)
     present: "ServingLife | None" = attrs.field(default=None, init=False)
     is_dead: bool = False
-    _came: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _came: Changes = attrs.field(factory=Changes, init=False)
     _connections: int = 0
     _fatal_deaths: int = 0
 
@@ -93,8 +94,7 @@ class SimRoot:
             return
         waiting = self.held.handle_ready(0, serving.epoch)
         self.present = serving
-        self._came.set()
-        self._came = trio.Event()
+        self._came.notify()
         child: Any = serving
         await self.held.pass_again(0, child, waiting, PASS_S)
 

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from ....nurseries.tasks.changes import Changes
+
 # Up to `tcpi_bytes_received`, as `transports.takeover.tcp` has it.
 _INFO = struct.Struct("=B119xQQ")
 _INT = struct.Struct("=i")
@@ -60,12 +62,11 @@ class SimTcp:
     is_reset: bool = False
     # Open ones, in all processes.
     descriptors: int = 0
-    _changed: trio.Event = attrs.field(factory=trio.Event)
+    _changed: Changes = attrs.field(factory=Changes)
 
     def change(self) -> None:
         """Wake all who wait for something of it."""
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
 
     async def wait_changed(self) -> None:
         """Until the next change."""

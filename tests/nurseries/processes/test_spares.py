@@ -17,7 +17,7 @@ from triolet.nurseries.processes.spares import (
 
 async def test_all_are_ready_when_the_last_one_is(mock_clock: trio.testing.MockClock) -> None:
     readiness = Readiness()
-    changed = readiness.changed
+    changed = readiness.changed.next
     assert readiness.all_ready_since_s == math.inf  # none is up yet
     readiness.handle_starting("engine 0")
     readiness.handle_starting("frontend 0")

@@ -182,3 +182,12 @@ async def test_a_ring_and_a_cancellation_at_once(ring_first: bool) -> None:
     if not came:  # the ring is there for the next one
         with trio.fail_after(60):
             await bell.wait()
+
+
+async def test_a_ring_that_is_cleared_ends_no_wait() -> None:
+    bell = Doorbell()
+    bell.ring()
+    bell.clear()
+    with trio.move_on_after(0) as scope:
+        await bell.wait()
+    assert scope.cancelled_caught

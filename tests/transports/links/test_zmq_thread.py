@@ -11,6 +11,7 @@ import trio
 import zmq
 from zmq.utils import garbage
 
+from triolet.nurseries.tasks.changes import Changes
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.zmq_sockets import HeldSockets, Received, Socket, SocketSettings
@@ -45,7 +46,7 @@ class Arrivals:
 
     # Messages, and what else there was.
     seen: list[list[bytes] | Arrival] = attrs.field(factory=list)
-    changed: trio.Event = attrs.field(factory=trio.Event)
+    changed: Changes = attrs.field(factory=Changes)
 
     def handle(self, arrival: Arrival) -> None:
         if isinstance(arrival, Burst):
@@ -55,8 +56,7 @@ class Arrivals:
             )
         else:
             self.seen.append(arrival)
-        self.changed.set()
-        self.changed = trio.Event()
+        self.changed.notify()
 
     async def wait_for(self, count: int) -> list[list[bytes] | Arrival]:
         with trio.fail_after(DEADLINE_S):
