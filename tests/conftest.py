@@ -1,9 +1,8 @@
-"""Order of the test run, and its time by tier.
+"""Order of the test run, what it leaves for the next test, and its seconds (`run_times.py`).
 
 Tiers run from the quickest to the slowest, so that a mistake shows early. `make test` runs two
 files at a time, whatever the machine; by files, as two chaos campaigns beside each other have too
-little of two cores. Each tier has a budget in minutes, printed beside what its tests took together.
-No run fails for being slow: the same suite has taken 17 minutes on one machine and 31 on another.
+little of two cores.
 
 Tests marked `end_to_end` or `chaos` wait for real processes on a machine that may stand still: one
 of them that fails is run once more. The run then ends with `flaky: NAMES`, and the first failure is
@@ -14,14 +13,13 @@ import gc
 import os
 import pathlib
 import signal
-import time
-from collections import defaultdict
 from typing import Any
 
 import hypothesis
 import pytest
 
 from triolet.engine.kernels.library import SPIN_COUNT, SPIN_VARIABLE
+from triolet.tests.run_times import ALL, BUDGET_MINUTES, TESTS, RunTimes, tier_of
 
 # As workers have it, and before anybody loads torch: the threads of tests wait for each other, too,
 # and this machine may be busy.
@@ -47,31 +45,6 @@ hypothesis.settings.register_profile("same", derandomize=True, **PATIENT)
 hypothesis.settings.register_profile("anew", **PATIENT)
 hypothesis.settings.load_profile("same")
 
-TESTS = pathlib.Path(__file__).parent
-# Budget of each tier in minutes.
-BUDGET_MINUTES = {
-    "install": 3.0,
-    "lint and types": 1.5,
-    "units": 4.0,
-    "contracts and cancellation": 3.0,
-    "end to end": 5.0,
-    # Two thirds are boots, deadlines and imports that a death costs: one fault of each of 33 kinds,
-    # and an import of torch for each worker that is killed.
-    "chaos": 3.0,
-    "fuzz": 2.0,
-}
-TIER_OF_FOLDER = {
-    "contracts": "contracts and cancellation",
-    "cancellation": "contracts and cancellation",
-    "conformance": "contracts and cancellation",
-    "end_to_end": "end to end",
-    "structured": "end to end",
-    "hostile": "end to end",
-    "page": "end to end",
-    "chaos": "chaos",
-    "kills": "chaos",
-    "fuzz": "fuzz",
-}
 # Of every test below these folders.
 MARK_OF_FOLDER = {
     "end_to_end": "end_to_end",
@@ -81,28 +54,13 @@ MARK_OF_FOLDER = {
     "chaos": "chaos",
     "kills": "chaos",
 }
-WHOLE_BUDGET_MINUTES = 20.0
-# Tiers before the first test: `make test` measures them and passes the seconds in these variables.
-SECONDS_OF_TIER = {
-    "install": "TEST_SECONDS_INSTALL",
-    "lint and types": "TEST_SECONDS_LINT",
-}
 THRESHOLDS = gc.get_threshold()
-_BEGAN_S = time.monotonic()
-_spent_s: dict[str, float] = defaultdict(float)
-for _name, _variable in SECONDS_OF_TIER.items():
-    if _variable in os.environ:
-        _spent_s[_name] = float(os.environ[_variable])
-
-
-def _tier(path: pathlib.Path) -> str:
-    folder = path.relative_to(TESTS).parts[0]
-    return TIER_OF_FOLDER.get(folder, "units")
+_times = RunTimes()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = list(BUDGET_MINUTES)
-    items.sort(key=lambda item: order.index(_tier(item.path)))
+    items.sort(key=lambda item: order.index(tier_of(item.path)))
     for item in items:
         mark = MARK_OF_FOLDER.get(item.path.relative_to(TESTS).parts[0])
         if mark is not None:
@@ -133,8 +91,7 @@ def _freeze() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    path, _, _ = report.nodeid.partition("::")
-    _spent_s[_tier(TESTS.parent / path)] += report.duration
+    _times.add(report)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -143,20 +100,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"failed at first: {report.nodeid} ({report.when})")
         terminalreporter.write_line(report.longreprtext)
     terminalreporter.section("minutes by tier")
-    for name, budget in BUDGET_MINUTES.items():
-        if name in _spent_s:
-            minutes = _spent_s[name] / 60
-            mark = "  over" if minutes > budget else ""
-            terminalreporter.write_line(f"{name:28} {minutes:6.2f} of {budget:4.1f}{mark}")
-    total = _whole_minutes()
-    mark = "  over" if total > WHOLE_BUDGET_MINUTES else ""
-    terminalreporter.write_line(f"{'whole':28} {total:6.2f} of {WHOLE_BUDGET_MINUTES:4.1f}{mark}")
+    for line in _times.lines():
+        terminalreporter.write_line(line)
+    _times.write(ALL)
     if first_failures:
         names = sorted({report.nodeid for report in first_failures})
         terminalreporter.write_line(f"flaky: {', '.join(names)}")
-
-
-def _whole_minutes() -> float:
-    """From the first check to now, on the clock of the wall."""
-    before_s = sum(_spent_s[name] for name in SECONDS_OF_TIER)
-    return (before_s + time.monotonic() - _BEGAN_S) / 60

@@ -43,10 +43,13 @@ from triolet.runtime.processes.quarantine import Suspect
 from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link import Side
+from triolet.transports.links.link_header import LinkSettings
 
 PARAMS = SamplingParams(max_tokens=12, seed=7, ignore_eos=True)
 # More frames than one request sends in either direction; the loop ends before.
 FRAMES_MAX = 60
+# An autojump clock stops at each repetition to an engine that is gone: 30 s are ten then.
+RARELY = LinkSettings(repeat_delay_max_s=30.0)
 
 
 async def _tokens(bed: Bed, prompt: str = "hello world", **options: object) -> list[int]:
@@ -170,7 +173,7 @@ async def test_it_waits_no_longer_than_it_should(
     null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     autojump_clock.autojump_threshold = 0.05  # steps run in a thread
-    async with open_bed(null_folder, window_tokens=4) as bed:
+    async with open_bed(null_folder, link=RARELY, window_tokens=4) as bed:
         async with bed.frontend.generate("hello", ENDLESS) as stream:
             await anext(stream)
             bed.lose_engine(0)
@@ -216,7 +219,7 @@ async def test_one_that_waits_for_its_first_engine_in_vain_says_what_engines_do(
     null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     autojump_clock.autojump_threshold = 0.05  # steps run in a thread
-    async with open_bed(null_folder) as bed:
+    async with open_bed(null_folder, link=RARELY) as bed:
         await bed.answer("hello", ENDLESS)
         bed.lose_engine(0)
         assert not bed.frontend.health().ready
@@ -240,7 +243,7 @@ async def test_only_who_allows_it_goes_on_with_other_numerics(
     given_up: bool,
 ) -> None:
     autojump_clock.autojump_threshold = 0.05  # steps run in a thread
-    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+    async with open_bed(null_folder, link=RARELY, window_tokens=4, engines=2) as bed:
         opened = bed.frontend.generate("hello", ENDLESS, inexact_ok=inexact_ok)
         async with opened as stream:
             await anext(stream)
@@ -284,7 +287,7 @@ async def test_what_names_a_dead_engine_waits_for_it_and_says_where_else_it_goes
     null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock, *, is_begun: bool
 ) -> None:
     autojump_clock.autojump_threshold = 0.05  # steps run in a thread
-    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+    async with open_bed(null_folder, link=RARELY, window_tokens=4, engines=2) as bed:
         wanted = (await bed.answer("hello", ENDLESS)).token_ids
         if not is_begun:
             bed.lose_engine(1)
