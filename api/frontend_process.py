@@ -51,7 +51,7 @@ from ..transports.control.channel import ControlChannel
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
 from ..transports.control.passed_fds import close_fds
 from .frontend_home import FrontendHome, open_frontend_home
-from .load_reports import LoadReports
+from .load_reports import LOAD_PERIOD_S, LoadReports
 from .responses.foreign import ForeignResponses, RootCalls
 from .serving.server import serve_connections
 from .settings import settings_of_text
@@ -112,13 +112,15 @@ class FrontendProcess:
     control: ControlChannel
     home: FrontendHome
     forms: FormClient = attrs.field(factory=FormClient)
+    settle: Callable[[], None] = settle_heap
+    load_period_s: float = LOAD_PERIOD_S
     _reports: LoadReports = attrs.field(init=False)
     _watched: WatchedProcess = attrs.field(init=False)
     # Connections that were passed to us and whose descriptor was lost on the way.
     _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reports = LoadReports(self.load, self.control.send)
+        self._reports = LoadReports(self.load, self.control.send, self.load_period_s)
         self.home.application.hands.on_passed = self._reports.changed
         self._watched = WatchedProcess(
             WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),
@@ -158,7 +160,7 @@ class FrontendProcess:
                 open_service(partial(self._run_control, nursery), name="control"),
             ):
                 await home.adopt()
-                settle_heap()
+                self.settle()
                 home.source.let_in()
                 await trio.sleep_forever()
 

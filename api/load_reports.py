@@ -24,6 +24,7 @@ class LoadReports:
 
     look: Callable[[], FrontendLoad]
     send: Callable[[FrontendLoad], Awaitable[None]]
+    period_s: float = LOAD_PERIOD_S
     _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def changed(self) -> None:
@@ -33,7 +34,7 @@ class LoadReports:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
 
-        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
+        The first report is sent at once, then at most one in `period_s`.
         """
         task_status.started()
         sent: FrontendLoad | None = None
@@ -42,7 +43,7 @@ class LoadReports:
             if load.ended or load.passed or load != sent:
                 await self.send(load)
                 sent = load
-                await trio.sleep(LOAD_PERIOD_S)
+                await trio.sleep(self.period_s)
             with waiting_for("changes of the load"):
                 await self._changed.wait()
 

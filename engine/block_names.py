@@ -11,8 +11,8 @@ before it takes other memory, and the root drops them after a death that may hav
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import attrs
 
@@ -62,7 +62,10 @@ class BlockNames:
 
 @contextmanager
 def open_block_names(
-    fd: int | None, ready: WorkerReady, block_tokens: int
+    fd: int | None,
+    ready: WorkerReady,
+    block_tokens: int,
+    make: Callable[[memoryview, bytes], BlockNames] = BlockNames,
 ) -> Iterator[BlockNames | None]:
     """The names of this worker's blocks; those of another memory are cleared.
 
@@ -78,7 +81,11 @@ def open_block_names(
         os.ftruncate(fd, 0)
         os.ftruncate(fd, size)
     with mmap.mmap(fd, size) as mapped, memoryview(mapped) as memory:
-        names = BlockNames(memory, head)
+        names = make(memory, head)
         if ready.kv_memory is not KVMemory.FOUND or not names.found():
             names.clear()
         yield names
+
+
+# `open_block_names`, whatever it makes.
+OpenNames = Callable[[int | None, WorkerReady, int], AbstractContextManager[BlockNames | None]]

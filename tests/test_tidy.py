@@ -35,6 +35,7 @@ CRUMBS = {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.processes.doubted_contents": "judges deaths for the fleet, which is long",
+    "triolet.runtime.processes.hang_watcher": "the shell of `HangWatch`, for a child",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",

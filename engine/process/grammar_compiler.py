@@ -9,7 +9,7 @@ with one that it cannot read, serves all requests but those that ask for a form.
 
 import logging
 import pathlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from functools import partial
 
 import attrs
@@ -110,13 +110,10 @@ def _try_some(matcher: LLMatcher, mask: bytes) -> None:
         mask = matcher.compute_bitmask()
 
 
-MakeCompiler = Callable[[pathlib.Path, int], GrammarCompiler]
-
-
 async def run_grammar_compiler(
     server: EngineServer,
     batches: BatchTable | None = None,
-    make: MakeCompiler = GrammarCompiler,
+    make: Callable[[pathlib.Path, int], GrammarCompiler] = GrammarCompiler,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -154,6 +151,10 @@ async def run_grammar_compiler(
                 core.grammar_compiled(request, grammar)
             batches.end_grammar(GrammarThread.COMPILER)
             server.notify()
+
+
+# `run_grammar_compiler`, or what is in its place where no request has a grammar.
+RunCompiler = Callable[..., Awaitable[None]]
 
 
 def _show_work(batches: BatchTable, form: bytes, prompt_tokens: int, accepted: int | None) -> None:

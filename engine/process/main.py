@@ -35,7 +35,7 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
-from ..block_names import open_block_names
+from ..block_names import OpenNames, open_block_names
 from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
 from ..errors import EngineError, PromiseBroken
@@ -57,9 +57,9 @@ from ..step_messages import WorkerReady
 from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
-from .grammar_compiler import GrammarCompiler, MakeCompiler
+from .grammar_compiler import RunCompiler, run_grammar_compiler
 from .kv_publisher import open_kv_publisher
-from .server import EngineServer
+from .server import STATISTICS_PERIOD_S, EngineServer
 from .services import describe_engine, open_engine_services
 from .watched_engine import WatchedEngine
 
@@ -135,7 +135,10 @@ class EngineProcess:
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     make_executor: Callable[..., Executor] = Executor
     make_spares: Callable[[EngineSettings], Spares] = spare_workers
-    make_compiler: MakeCompiler = GrammarCompiler
+    run_compiler: RunCompiler = run_grammar_compiler
+    open_names: OpenNames = open_block_names
+    settle: Callable[[], None] = settle_heap
+    statistics_period_s: float = STATISTICS_PERIOD_S
     _spares: Spares = attrs.field(init=False)
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
@@ -180,22 +183,28 @@ class EngineProcess:
     async def _serve(self, workers: WorkerReady) -> None:
         settings, memory = self.init.settings, PlaceMemory.of(self.handshake.fds[1:])
         names_fd = memory.names if memory else None
-        with open_block_names(names_fd, workers, settings.block_tokens) as names:
+        with self.open_names(names_fd, workers, settings.block_tokens) as names:
             await self._serve_core(EngineCore(settings, workers, names))
 
     async def _serve_core(self, core: EngineCore) -> None:
-        self._server = EngineServer(core, self.channel, self._tree_text, self._tell_passed)
+        self._server = EngineServer(
+            core,
+            self.channel,
+            self._tree_text,
+            self._tell_passed,
+            statistics_period_s=self.statistics_period_s,
+        )
         self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
         self._watched = self._make_watched()
         parts = self._server, self._executor, self.recorder, self.progress
         try:
-            batches, make_compiler = self.batches, self.make_compiler
+            batches, run_compiler = self.batches, self.run_compiler
             async with (
                 open_kv_publisher(core.kv_events, core.settings, self.init.rank),
-                open_engine_services(*parts, batches=batches, make_compiler=make_compiler),
+                open_engine_services(*parts, batches=batches, run_compiler=run_compiler),
             ):
-                settle_heap()
+                self.settle()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
                 async with (
                     open_service(self._watched.run, name="watched"),

@@ -84,6 +84,7 @@ class EngineServer:
     tree: TreeSource
     # Hears which suspects a step has computed past their position (`Suspects`).
     on_passed: Callable[[dict[bytes, int]], None] = lambda passed: None
+    statistics_period_s: float = STATISTICS_PERIOD_S
     sends_dropped: int = attrs.field(default=0, init=False)
     homes: Homes = attrs.field(init=False)
     # By home, which is what the core knows a frontend by.
@@ -271,7 +272,7 @@ class EngineServer:
             with waiting_for("counts that change"):
                 await self._counts.wait()
             self.report_statistics()
-            await trio.sleep(STATISTICS_PERIOD_S)
+            await trio.sleep(self.statistics_period_s)
 
     async def run_utilities(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

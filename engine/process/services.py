@@ -21,7 +21,7 @@ from ..batch_table import BatchTable
 from ..core.engine_core import EngineCore
 from ..messages import EngineReady
 from ..step_recorder import NO_RECORDER, StepRecorder
-from .grammar_compiler import GrammarCompiler, MakeCompiler, run_grammar_compiler
+from .grammar_compiler import RunCompiler, run_grammar_compiler
 from .server import EngineServer
 from .step_loop import StepExecutor, run_step_loop
 
@@ -34,7 +34,7 @@ async def open_engine_services(
     progress: ProgressSlot | None = None,
     *,
     batches: BatchTable | None = None,
-    make_compiler: MakeCompiler = GrammarCompiler,
+    run_compiler: RunCompiler = run_grammar_compiler,
 ) -> AsyncIterator[None]:
     """Serve the peers of the server's channel for the body of the block.
 
@@ -47,9 +47,7 @@ async def open_engine_services(
         open_service(server.run_orphan_watch, name="orphan-watch"),
         open_service(server.run_statistics, name="statistics"),
         open_service(server.run_utilities, name="utilities"),
-        open_service(
-            partial(run_grammar_compiler, server, batches, make_compiler), name="grammar-compiler"
-        ),
+        open_service(partial(run_compiler, server, batches), name="grammar-compiler"),
         open_service(
             partial(
                 run_step_loop,

@@ -4,6 +4,7 @@ from functools import partial
 
 from ...engine.config import EngineSettings
 from ...engine.process.executor import Executor
+from ...engine.process.grammar_compiler import run_grammar_compiler
 from ...engine.process.main import EngineProcess, main, spare_workers
 from ...nurseries.processes.child import run_child
 from ...nurseries.processes.spares import Spares
@@ -24,6 +25,6 @@ if __name__ == "__main__":
         EngineProcess,
         make_executor=partial(Executor, worker_module=WORKER_MODULE),
         make_spares=spare_poisoned_workers,
-        make_compiler=PoisonedCompiler,
+        run_compiler=partial(run_grammar_compiler, make=PoisonedCompiler),
     )
     run_child(partial(main, make=make))

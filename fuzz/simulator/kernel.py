@@ -178,8 +178,8 @@ class SimKernel(Kernel):
         process = self.processes[pid - FIRST_PID]
         return process.is_alive and not process.is_stopped
 
-    def look(self, pid: int) -> ProcessLook:
-        """In the place of `hang_watcher.look_at_process`; nobody here computes."""
+    def look(self, pid: int, *, every_thread: bool) -> ProcessLook:
+        """See `Kernel`. Nobody here computes."""
         process = self.processes[pid - FIRST_PID]
         if not process.is_alive:
             return ProcessLook(ProcessState.GONE)

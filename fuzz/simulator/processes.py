@@ -24,7 +24,7 @@ from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
 from ...engine.batch_table import open_batch_table
-from ...engine.block_names import BlockNames
+from ...engine.block_names import BlockNames, open_block_names
 from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
@@ -43,7 +43,8 @@ from ...runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.journal import open_journal
-from ...runtime.journal.memory import create_journal, open_mapped_journal
+from ...runtime.journal.memory import open_mapped_journal
+from ...runtime.journal.records import JournalHeader
 from ...runtime.journal.writer import JournalLimits
 from ...runtime.messages import (
     FORMS_TO_ROOT,
@@ -64,7 +65,6 @@ from .network import SimNetwork
 from .plan import Form
 from .responses import Forgotten, SimResponses
 from .stores import WatchedJournal
-from .task_order import PROCESS
 from .worker import SimExecutor
 
 ENGINE, FRONTEND, FORMS = "simulated engine", "simulated frontend", "simulated forms"
@@ -72,6 +72,10 @@ ENGINE, FRONTEND, FORMS = "simulated engine", "simulated frontend", "simulated f
 CHECK_S = (0.0, 0.002, 0.02, 0.3)
 # A page, the least that can be mapped alone.
 JOURNAL_SEGMENT_BYTES = 4096
+# Of reports of counts, of which nothing is judged but that they come: seldom, as each costs as much
+# as a step of an engine.
+STATISTICS_PERIOD_S = 0.4
+LOAD_PERIOD_S = 0.1
 
 
 @attrs.define(eq=False)
@@ -126,7 +130,6 @@ class FrontendParts:
         return self.frontend.client
 
 
-@attrs.define(eq=False)
 @attrs.define(eq=False)
 class SimCalls:
     """In the place of `ForkedCalls`: checks of forms that say how they end (`plan.Form`)."""
@@ -209,6 +212,8 @@ class Programs:
     on_boot: Callable[[SimProcess], None]
     on_adopted: Callable[[SimProcess, list[AdoptedStream]], None]
     on_up: Callable[[SimProcess], None]
+    # See `WatchedJournal`.
+    on_rebuilding: Callable[[SimProcess, int], None]
     forgotten: Forgotten
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
@@ -254,6 +259,10 @@ class Programs:
                 batches,
                 make_executor=make_executor,  # type: ignore[arg-type]
                 make_spares=_no_spare_workers,
+                run_compiler=_run_no_compiler,
+                open_names=partial(open_block_names, make=partial(_watch_names, process)),
+                settle=_settle_nothing,
+                statistics_period_s=STATISTICS_PERIOD_S,
             )
             process.parts = EngineParts(engine)
             await engine.run()
@@ -267,7 +276,9 @@ class Programs:
         self.on_boot(process)
         async with self._open_home(process, init, handshake.fds[1], control) as home:
             inputs, outputs = home.endpoints
-            running = frontend_process.FrontendProcess(init, control, home)
+            running = frontend_process.FrontendProcess(
+                init, control, home, settle=_settle_nothing, load_period_s=LOAD_PERIOD_S
+            )
             assert isinstance(process.parts, FrontendParts)
             process.parts.forms = running.forms
             where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
@@ -297,7 +308,9 @@ class Programs:
             Frontend, settings, hub, self.inputs, term=me.epoch, rank=me.rank, chance=self.chance
         )
         self.prepare(frontend)
-        with open_journal(journal_fd, me.epoch, self.limits) as journal:
+        _divide_journal(journal_fd, me.rank)
+        opening = partial(_open_watched_journal, process, self.on_rebuilding)
+        with open_journal(journal_fd, me.epoch, self.limits, opening) as journal:
             frontend.client.journal, frontend.client.is_rebuilding = journal, True
             responses = SimResponses(process, me.rank, journal, self.forgotten)
             process.parts = FrontendParts(frontend, responses)
@@ -332,30 +345,49 @@ def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
     return Peer(role, rank, epoch)
 
 
-def make_block_names(memory: memoryview, head: bytes) -> BlockNames:
-    """In the place of `BlockNames`: what a dead process stores there is not seen."""
-    names, process = BlockNames(memory, head), PROCESS.get()
-    assert isinstance(process, SimProcess)
+def _watch_names(process: SimProcess, memory: memoryview, head: bytes) -> BlockNames:
+    """Names of blocks: what a dead process stores there is not seen."""
+    names = BlockNames(memory, head)
     process.stores.add(names)
     return names
 
 
-def make_journal(home: int) -> int:
-    """In the place of `create_journal`: of small segments, so that some are given back."""
-    return create_journal(home, JOURNAL_SEGMENT_BYTES)
+def _divide_journal(fd: int, home: int) -> None:
+    """Give a journal that is new small segments, so that some are given back."""
+    fresh = JournalHeader(home=home).fresh()
+    if os.pread(fd, len(fresh), 0) == fresh:
+        small = JournalHeader(home=home, segment_bytes=JOURNAL_SEGMENT_BYTES).fresh()
+        os.pwrite(fd, small, 0)
 
 
 @contextmanager
-def open_watched_journal(
-    on_rebuilding: Callable[[SimProcess, int], None], fd: int, segment_bytes: int
+def _open_watched_journal(
+    process: SimProcess,
+    on_rebuilding: Callable[[SimProcess, int], None],
+    fd: int,
+    segment_bytes: int,
 ) -> Iterator[WatchedJournal]:
-    """In the place of `open_mapped_journal`: what a dead process stores there is not seen."""
-    process = PROCESS.get()
-    assert isinstance(process, SimProcess)
+    """A journal's memory: what a dead process stores there is not seen."""
     with open_mapped_journal(fd, segment_bytes) as memory:
         watched = WatchedJournal(memory, partial(on_rebuilding, process))
         process.stores.add(watched)
         yield watched
+
+
+async def _run_no_compiler(
+    *_: object, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """In the place of `run_grammar_compiler`, whose thread would end at a moment of its own.
+
+    No request has a grammar here: of forms the check alone is.
+    """
+    task_status.started()
+    await trio.lowlevel.checkpoint()
+    await trio.sleep_forever()
+
+
+def _settle_nothing() -> None:
+    """The heap is that of all processes."""
 
 
 def _no_spare_workers(settings: EngineSettings) -> Spares:

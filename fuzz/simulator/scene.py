@@ -7,7 +7,7 @@ are simulated. Virtual time passes when nobody can run.
 import hashlib
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import attrs
@@ -24,13 +24,14 @@ from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.records import rebuilding_word
 from ...runtime.journal.writer import JournalLimits
+from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.root import Root, ServePlan
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
 from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
 from .plan import RESTARTS_MAX, Event, Fault, Request, Setup
-from .processes import ENGINE, FRONTEND, EngineParts, FrontendParts, Programs
+from .processes import ENGINE, FORMS, FRONTEND, EngineParts, FrontendParts, Programs
 from .responses import Forgotten
 from .streams import Model, StreamHistory, Violation
 from .worker import SimExecutor
@@ -68,6 +69,7 @@ class Scene:
     events: Iterable[Event]
     inputs: InputProcessor
     folder: str
+    make_engines: Callable[..., EngineFleet]
     trace: Trace = attrs.field(factory=Trace)
     setup: Setup = attrs.field(init=False)
     requests: list[Request] = attrs.field(init=False)
@@ -122,6 +124,7 @@ class Scene:
             on_boot=self._handle_boot,
             on_adopted=self._judge_adopted,
             on_up=self._note_frontend,
+            on_rebuilding=self._handle_rebuilding,
             forgotten=self.forgotten,
         )
         self.kernel = SimKernel(
@@ -142,12 +145,14 @@ class Scene:
             version="",
             engine_module=ENGINE,
             frontend_module=FRONTEND,
+            forms_module=FORMS,
         )
         self.root = Root(
             plan,
             self._handle_event,
             run_id="simulated",
             kernel=self.kernel,
+            make_engines=self.make_engines,
             chance=Random(f"root {setup.seed}"),
         )
         # A frontend comes back, however often it dies.
@@ -248,7 +253,7 @@ class Scene:
 
         process.stores.plan_death(fault.steps % AMBUSH_STORES, die, is_torn=fault.is_torn)
 
-    def handle_rebuilding(self, process: SimProcess, word: int) -> None:
+    def _handle_rebuilding(self, process: SimProcess, word: int) -> None:
         """A frontend's journal says that this stream is being rebuilt."""
         for history in self.histories:
             name, term = history.name, word >> 32

@@ -9,34 +9,22 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import attrs
 import trio
 
-from ...api import frontend_process, load_reports
-from ...engine import block_names
 from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
-from ...engine.process import main as engine_main
-from ...engine.process import server
-from ...engine.process.grammar_compiler import GrammarCompiler
-from ...nurseries.processes.hang_watch import ProcessLook
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import RuntimeSettings
-from ...runtime.journal import journal
-from ...runtime.processes import engine_fleet, frontend_homes, hang_watcher, root
-from ...runtime.processes.form_fleet import FormFleet
 from ...runtime.text.input_processor import InputProcessor
 from .blame import Blame, WatchedFleet
 from .clients import Clients
 from .injector import Injector
 from .judge import Judge
-from .kernel import SimProcess
 from .plan import Event, Setup
-from .processes import FORMS, make_block_names, make_journal, open_watched_journal
 from .scene import Scene, Trace
 from .streams import Violation
 from .task_order import VirtualClock, seeded_tasks
@@ -45,10 +33,6 @@ Bug = Callable[[], AbstractContextManager[object]]
 # From when the faults are over to the end of every stream: restarts, links, and the work itself.
 STREAMS_END_S = 60.0
 BOOT_S = 60.0
-# Of reports of counts, of which nothing is judged but that they come: seldom, as each costs as much
-# as a step of an engine.
-STATISTICS_PERIOD_S = 0.4
-LOAD_PERIOD_S = 0.1
 
 
 @attrs.define(eq=False)
@@ -138,39 +122,13 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_process(
-    look: Callable[..., ProcessLook], on_rebuilding: Callable[[SimProcess, int], None]
-) -> Iterator[None]:
-    """What a process does to the whole interpreter is left out, and what threads do is done here.
-
-    No request has a grammar, so that no engine reads a tokenizer: of forms the check alone is here.
-    """
-    replaced: tuple[tuple[Any, str, Any], ...] = (
-        (frontend_process, "settle_heap", lambda: None),
-        (frontend_process, "return_large_blocks", lambda: None),
-        (engine_main, "settle_heap", lambda: None),
-        (trio.to_thread, "run_sync", _run_inline),
-        (GrammarCompiler, "load", lambda compiler: None),
-        (block_names, "BlockNames", make_block_names),
-        (journal, "open_mapped_journal", partial(open_watched_journal, on_rebuilding)),
-        (frontend_homes, "create_journal", make_journal),
-        (root, "EngineFleet", WatchedFleet),
-        (root, "FormFleet", partial(FormFleet, module=FORMS)),
-        (engine_main, "passes_shown", nullcontext),
-        (frontend_process, "passes_shown", nullcontext),
-        (hang_watcher, "look_at_process", look),
-        (engine_fleet, "time", SimpleNamespace(monotonic=trio.current_time)),
-        (server, "STATISTICS_PERIOD_S", STATISTICS_PERIOD_S),
-        (load_reports, "LOAD_PERIOD_S", LOAD_PERIOD_S),
-    )
+def nothing_collected() -> Iterator[None]:
+    """Nothing is logged or collected: finalizers run when a simulation is over."""
     with ExitStack() as restored:
         restored.enter_context(quiet())
         if gc.isenabled():
-            gc.disable()  # finalizers run when a simulation is over
+            gc.disable()
             restored.callback(gc.enable)
-        for where, name, value in replaced:
-            restored.callback(setattr, where, name, vars(where)[name])
-            setattr(where, name, value)
         yield
 
 
@@ -186,15 +144,8 @@ def simulate(
     """Run one simulation. Raises `Violation` and whatever a part of the runtime raised."""
     seed = next((each.seed for each in events if isinstance(each, Setup)), 0)
     trace = Trace(lines)
-
-    def look(pid: int, *, every_thread: bool) -> ProcessLook:
-        return scene.kernel.look(pid)
-
-    def on_rebuilding(process: SimProcess, word: int) -> None:
-        scene.handle_rebuilding(process, word)
-
-    with bug(), _one_process(look, on_rebuilding), seeded_tasks(f"tasks {seed}") as order:
-        scene = Scene(events, _inputs(), _folder(), trace)
+    with bug(), nothing_collected(), seeded_tasks(f"tasks {seed}") as order:
+        scene = Scene(events, _inputs(), _folder(), WatchedFleet, trace)
         try:
             trio.run(World(scene).run, clock=VirtualClock())
         except BaseExceptionGroup as group:

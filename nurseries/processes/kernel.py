@@ -4,13 +4,27 @@ The owners of processes (`process`, `kept_process`) reach the kernel through `Pr
 so that a simulation can run them as they are over processes of its own.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from .death_watch import count_oom_kills, is_exiting, is_stopped
+from .death_watch import PF_EXITING, count_oom_kills, is_exiting, is_stopped
+from .hang_watch import ProcessLook, ProcessState
 from .orphans import child_pids
 from .spawned import Spawned, spawn
+from .usage import read_proc
+
+# Letters of /proc/<pid>/stat. A process is what the first of these is that any thread is: one that
+# is stopped is so with all its threads.
+_LETTERS = (
+    ("t", ProcessState.TRACED),
+    ("T", ProcessState.STOPPED),
+    ("R", ProcessState.RUNNABLE),
+    ("D", ProcessState.UNINTERRUPTIBLE),
+    ("SI", ProcessState.ASLEEP),
+)
+_FLAGS, _UTIME, _STIME = 6, 11, 12  # from the state on
 
 
 class Kernel:
@@ -68,6 +82,48 @@ class Kernel:
             return not any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid)))
         except OSError:
             return True
+
+    def look(self, pid: int, *, every_thread: bool) -> ProcessLook:
+        """See `look_at_process`."""
+        return look_at_process(pid, every_thread=every_thread)
+
+
+def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
+    """What its threads do now. Never waits; one whose first thread has ended, or is about to, is
+    GONE, whatever keeps the others.
+
+    Whether it is stopped its first thread says as well: an idle server is looked at for ever, and
+    all threads of its processes would cost it twice as much.
+    """
+    letters: set[str] = set()
+    cpu_s: dict[int, float] = {}
+    runs = 0
+    for thread in _threads(pid) if every_thread else [pid]:
+        folder = f"/proc/{pid}/task/{thread}"
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it may end meanwhile
+            # The second field is the name in brackets and may hold blanks and brackets itself.
+            fields = read_proc(f"{folder}/stat").rpartition(b")")[2].split()
+            ticks = int(fields[_UTIME]) + int(fields[_STIME])
+            if thread == pid and int(fields[_FLAGS]) & PF_EXITING:
+                return ProcessLook(ProcessState.GONE)
+            used_s = ticks / os.sysconf("SC_CLK_TCK")
+            with contextlib.suppress(OSError):  # not every kernel keeps these
+                ran_ns, _, slices = map(int, read_proc(f"{folder}/schedstat").split())
+                runs += slices
+                used_s = ran_ns / 1e9 or used_s
+            letters.add(fields[0].decode())
+            cpu_s[thread] = used_s
+    for of_state, state in _LETTERS:
+        if letters & set(of_state):
+            return ProcessLook(state, cpu_s, runs or round(sum(cpu_s.values()) * 1e9))
+    return ProcessLook(ProcessState.GONE)
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 KERNEL = Kernel()

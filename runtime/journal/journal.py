@@ -14,8 +14,8 @@ Sans-IO but for `open_journal`: what to store goes to a `JournalMemory`.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -38,7 +38,7 @@ from .records import (
     Placement,
 )
 from .stream import JournalChoice, JournalStream
-from .writer import JournalLimits, JournalStatistics, JournalWriter
+from .writer import JournalLimits, JournalMemory, JournalStatistics, JournalWriter
 
 logger = logging.getLogger(__name__)
 
@@ -356,8 +356,14 @@ def _choice_of(
     return choice
 
 
+# `open_mapped_journal`, or a double of it: of a descriptor and the bytes of a segment.
+OpenMemory = Callable[[int, int], AbstractContextManager[JournalMemory]]
+
+
 @contextmanager
-def open_journal(fd: int, term: int, limits: JournalLimits) -> Iterator[Journal]:
+def open_journal(
+    fd: int, term: int, limits: JournalLimits, open_memory: OpenMemory = open_mapped_journal
+) -> Iterator[Journal]:
     """The journal in this memory, which is the caller's, for one term: whatever it has goes on.
 
     Raises `JournalUnreadable`, `OSError`.
@@ -365,6 +371,6 @@ def open_journal(fd: int, term: int, limits: JournalLimits) -> Iterator[Journal]
     contents = read_journal(JournalFile(fd))
     if contents.fault:
         logger.error("the journal ends before its end: %s", contents.fault)
-    with open_mapped_journal(fd, contents.header.segment_bytes) as memory:
+    with open_memory(fd, contents.header.segment_bytes) as memory:
         writer = JournalWriter.resume(memory, contents, term, limits)
         yield Journal.resume(writer, contents)

@@ -290,6 +290,7 @@ async def _live(child: ChildProcess, plan: ChildPlan, init: bytes, page: Progres
         blocked_s=lambda: plan.blocked_s if child.ready else BLOCKED_S,
         pids=lambda: dict(enumerate((child.process.pid, *child.workers.pidfds()))),
         on_hang=partial(_handle_hang, child, plan, page),
+        look=plan.spec.kernel.look,
     )
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:

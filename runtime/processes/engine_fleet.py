@@ -8,7 +8,6 @@ Embedded, the caller's process holds the fleet; under `serve` the root does.
 
 import os
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence, Set
 
 import attrs
@@ -174,7 +173,7 @@ class EngineFleet:
         if not isinstance(message, Passed):
             return  # engines say nothing else to a fleet
         quarantine = self.quarantine
-        if quarantine.handle_passed(message.positions, time.monotonic()):
+        if quarantine.handle_passed(message.positions, trio.current_time()):
             self.on_membership(
                 self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
             )
@@ -194,7 +193,7 @@ class EngineFleet:
         for batch in [] if positions else read_batches(table, rows):
             for row in batch:
                 positions[row.content] = max(row.position, positions.get(row.content, 0))
-        found = self.quarantine.handle_death(positions, time.monotonic(), epoch)
+        found = self.quarantine.handle_death(positions, trio.current_time(), epoch)
         for content in found.refused:
             self.on_event(RequestRefused(f"engine {rank}", content.hex()))
         self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)

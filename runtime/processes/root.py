@@ -41,7 +41,7 @@ from ..messages import (
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
-from .form_fleet import FormFleet, link_frontend
+from .form_fleet import FORM_MODULE, FormFleet, link_frontend
 from .frontend_fleet import FrontendFleet
 from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
@@ -74,6 +74,7 @@ class ServePlan:
     demo_key: str = attrs.field(default="", repr=False)
     engine_module: str = ENGINE_MODULE
     frontend_module: str = FRONTEND_MODULE
+    forms_module: str = FORM_MODULE
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
@@ -98,6 +99,7 @@ class Root:
     on_event: OnEvent
     run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
     kernel: Kernel = KERNEL
+    make_engines: Callable[..., EngineFleet] = EngineFleet
     # Spreads the delays of restarts.
     chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
@@ -110,7 +112,7 @@ class Root:
 
     def __attrs_post_init__(self) -> None:
         plan, epochs, readiness = self.plan, self._epochs(), Readiness()
-        self.engines = EngineFleet(
+        self.engines = self.make_engines(
             settings=plan.settings,
             run_id=self.run_id,
             epochs=epochs,
@@ -147,6 +149,7 @@ class Root:
             on_link=partial(link_frontend, self.frontends.processes),
             on_event=self._handle_event,
             on_watched=lambda text: self.watch.handle_said(text),
+            module=plan.forms_module,
             readiness=readiness,
             kernel=self.kernel,
             chance=self.chance,

@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -117,7 +116,7 @@ async def test_an_engine_that_is_to_be_restarted_gets_no_more_work() -> None:
 
 async def test_suspects_that_have_passed_are_cleared_for_frontends_once() -> None:
     bed = Bed(acting_settings(["passed x", "passed x", "passed y"]))
-    bed.fleet.quarantine.handle_death({b"x": 7, b"y": 8}, time.monotonic(), life=0)
+    bed.fleet.quarantine.handle_death({b"x": 7, b"y": 8}, trio.current_time(), life=0)
     async with running(bed.fleet):
         for epoch in (1, 2, 3):
             await bed.wait_ready(epoch)

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from triolet.nurseries.processes.hang_watch import ProcessState
-from triolet.runtime.processes.hang_watcher import look_at_process
+from triolet.nurseries.processes.kernel import look_at_process
 
-from ...nurseries.child_programs import look_again
+from ..child_programs import look_again
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 30.0
