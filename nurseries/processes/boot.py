@@ -14,6 +14,7 @@ ends when its parent ends the death pipe; SIGTERM, the ladder's next rung, count
 """
 
 import ctypes
+import errno
 import faulthandler
 import os
 import runpy
@@ -27,6 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import NoReturn
 
 from .heap import relax_collector
 from .last_words import write_last_words
@@ -42,6 +44,10 @@ _UCRED = struct.Struct("3i")
 # A stop that was ordered, before or after the main function began.
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
+# The process was refused memory, a descriptor or a thread, or one of its own was.
+EXIT_SHORTAGE = 75
+_SHORTAGES = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_NO_THREAD = "can't start new thread"
 # The parent died before the notice was armed, or was gone when the death monitor looked. It cannot
 # read this any more; it is for a trace of the process.
 EXIT_ORPHANED = 71
@@ -71,10 +77,38 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
         sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
+        end_by(error, words_fd)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of a process that this error ends."""
+    is_short = (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) in _SHORTAGES
+        or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
+    )
+    return EXIT_SHORTAGE if is_short else EXIT_FAILED
+
+
+def end_by(
+    error: BaseException, words_fd: int, code_of: Callable[[BaseException], int] = code_of
+) -> NoReturn:
+    """Append the error to the last words, and end the process with its code.
+
+    Without words where there is no memory for them: nothing may get from here to the interpreter's
+    own exit, which waits for sockets and threads, if need be for ever.
+    """
+    code = EXIT_SHORTAGE
+    try:
+        code = code_of(error)
         # The first line is what the parent reports of this death.
-        headline = traceback.format_exception_only(error)[-1]
-        write_last_words(words_fd, f"{headline}\n{traceback.format_exc()}")
-        os._exit(EXIT_FAILED)
+        headline = f"{type(error).__name__}: {error}".partition("\n")[0]
+        trace = "".join(traceback.format_exception(error))
+        write_last_words(words_fd, f"{headline}\n\n{trace}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def take_signals(handle_sigterm: Callable[[int, FrameType | None], object]) -> None:

@@ -8,7 +8,6 @@ is a failure, with its text in the last words.
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NoReturn
@@ -19,7 +18,16 @@ import trio
 from ..tasks.background import start_background_task, waiting_for
 from ..tasks.service import single_error, single_errors_unwrapped
 from ..tasks.task_tree import ProcessTree, render_tree, task_tree
-from .boot import EXIT_FAILED, EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
+from .boot import (
+    EXIT_FAILED,
+    EXIT_ORPHANED,
+    EXIT_SHORTAGE,
+    EXIT_STOPPED,
+    arm_death_signal,
+    code_of,
+    end_by,
+    take_signals,
+)
 from .death_watch import PARENT_GONE, monitor_parent
 from .fork_server import serve_forks
 from .heap import settle_modules
@@ -85,7 +93,8 @@ def run_child(
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1;
     with 72 when it is the death of a process of its own that was killed from outside, with 74 when
-    that was killed for want of memory.
+    that was killed for want of memory, with 75 when either was refused memory, a descriptor or a
+    thread.
 
     In a fork server this is where the copies begin, once it has called `prepare` with what the
     parent has for that. What this makes is in each copy; it starts no thread.
@@ -108,11 +117,10 @@ def run_child(
                 run_until_stopped, async_main, fds, parent_pid=parent_pid, exit_bound_s=exit_bound_s
             )
         )
+        sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException as error:
-        write_last_words(words_fd, f"{_headline(error)}\n\n{traceback.format_exc()}")
-        code = _code_of(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        end_by(single_error(error), words_fd, _code_of)
     os._exit(code)
 
 
@@ -185,17 +193,15 @@ async def _run_death_monitor(
 
 
 def _code_of(error: BaseException) -> int:
-    died = single_error(error)
-    if isinstance(died, ProcessDied) and died.exit.was_killed:
-        return EXIT_CHILD_KILLED
-    starved = isinstance(died, ProcessDied) and died.exit.was_starved
-    return EXIT_CHILD_STARVED if starved else EXIT_FAILED
-
-
-def _headline(error: BaseException) -> str:
-    """The error in one line: what the parent reports of this death."""
-    bare = single_error(error)
-    return f"{type(bare).__name__}: {bare}".splitlines()[0]
+    match error:
+        case ProcessDied() if error.exit.was_killed:
+            return EXIT_CHILD_KILLED
+        case ProcessDied() if error.exit.was_starved:
+            return EXIT_CHILD_STARVED
+        case ProcessDied() if error.exit.was_short:
+            return EXIT_SHORTAGE
+        case _:
+            return code_of(error)
 
 
 def _fds_of(argv: list[str]) -> tuple[int, int, int, tuple[Spawned, ...]]:

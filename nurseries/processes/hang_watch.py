@@ -21,7 +21,7 @@ steps, which load and measure. The process itself computes nothing: its loop has
 Where a pass may compute for as long as it likes, only sleep within one is counted, against a longer
 deadline, `blocked_s`: a lock that is never released, as that of a thread that found no memory to
 begin with (`threading.Thread.start` waits for it for ever). So is a child's loop judged while no
-step is owed: as it boots.
+step is owed: as it boots. Whoever is known by pid alone boots, and has not come to its page yet.
 """
 
 import enum
@@ -140,7 +140,7 @@ class HangWatch:
     ) -> dict[int, int]:
         """The slots as they are; returns {place: pid} of those that have not moved.
 
-        `pids` by place, as far as they are known: one that does not show yet waits for something to
+        `pids` by place, as far as they are known: a process that does not show yet has its start to
         do, whatever another has left in its slot.
         """
         elapsed_s = 0.0 if self._seen_at is None else now - self._seen_at
@@ -149,7 +149,8 @@ class HangWatch:
         still: dict[int, int] = {}
         for place, (slot, account) in enumerate(zip(slots, self._accounts, strict=True)):
             if slot.pid != (pid := pids.get(place, slot.pid)):
-                slot = SlotState(pid)
+                # In its first pass, where passes are judged by sleep.
+                slot = SlotState(pid, passes=0 if self._blocked_s(place) else 1)
             if not slot.is_torn:
                 account.slot = slot
             if not slot.pid:

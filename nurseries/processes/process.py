@@ -19,6 +19,7 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
+from .boot import EXIT_SHORTAGE
 from .death_watch import wait_process_gone
 from .kernel import KERNEL, Kernel
 from .last_words import LastWords
@@ -104,6 +105,13 @@ class ProcessExit:
         """
         starved = self.signal == signal.SIGKILL and self.out_of_memory
         return starved or self.code == EXIT_CHILD_STARVED
+
+    @property
+    def was_short(self) -> bool:
+        """Whether the process ended for want of what the system refused. What it did may have asked
+        for too much, so this is a fault; but of a successor it says nothing.
+        """
+        return self.code == EXIT_SHORTAGE
 
     @property
     def has_handed_over(self) -> bool:

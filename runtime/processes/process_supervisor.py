@@ -109,7 +109,7 @@ def death_of(failure: Exception) -> Death:
             return Death.HOPELESS
         case ProcessDied() if failure.exit.was_killed:
             return Death.KILLED
-        case ProcessDied() if failure.exit.was_starved:
+        case ProcessDied() if failure.exit.was_starved or failure.exit.was_short:
             return Death.SHORTAGE
         case ProcessHung() if not failure.is_own_fault:  # stopped from outside
             return Death.KILLED

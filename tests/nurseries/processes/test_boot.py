@@ -1,5 +1,6 @@
 """Before a child's own code: death signal, last words, and the garbage collector's settings."""
 
+import errno
 import gc
 import os
 import pathlib
@@ -12,8 +13,16 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+import zmq
 
-from triolet.nurseries.processes.boot import EXIT_ORPHANED, OOM_SCORE_MORE, maker_of
+from triolet.nurseries.processes.boot import (
+    EXIT_FAILED,
+    EXIT_ORPHANED,
+    EXIT_SHORTAGE,
+    OOM_SCORE_MORE,
+    code_of,
+    maker_of,
+)
 from triolet.nurseries.processes.heap import (
     MIDDLE_PER_OLD,
     QUIET_YOUNG_OBJECTS,
@@ -52,6 +61,33 @@ async def test_an_import_that_fails_is_in_the_last_words() -> None:
             seen = await process.wait_exited()
     assert seen.code == 1
     assert "No module named 'no_such_module_anywhere'" in seen.last_words
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MemoryError(), EXIT_SHORTAGE),
+        (OSError(errno.ENOMEM, "no memory"), EXIT_SHORTAGE),
+        (OSError(errno.EMFILE, "no descriptor"), EXIT_SHORTAGE),
+        (zmq.ZMQError(errno.ENFILE), EXIT_SHORTAGE),
+        (RuntimeError("can't start new thread"), EXIT_SHORTAGE),
+        (RuntimeError("something else"), EXIT_FAILED),
+        (OSError(errno.EBADF, "no such descriptor"), EXIT_FAILED),
+        (OSError("without a number"), EXIT_FAILED),
+    ],
+)
+def test_exit_codes_of_errors(error: Exception, code: int) -> None:
+    assert code_of(error) == code
+
+
+@pytest.mark.slow
+async def test_an_error_without_memory_for_words_still_ends_the_process_at_once() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("has_no_memory"), ladder=PATIENT) as process:
+            seen = await process.wait_exited()
+    assert (seen.code, seen.last_words) == (EXIT_SHORTAGE, "")
+    assert seen.is_own_fault
+    assert seen.was_short
 
 
 @pytest.mark.slow

@@ -169,17 +169,29 @@ def test_a_loop_that_may_compute_is_blocked_when_it_sleeps_for_seconds() -> None
     assert bed.hangs == [Hang(0, 10, "hung: asleep for 5.0 s")]
 
 
-def test_one_that_does_not_show_yet_hangs_only_if_it_is_stopped() -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_does_not_show_yet_starts(place: int) -> None:
     """Whatever the one before it has left in the slot."""
-    bed = Bed()
-    bed.all[1].show(passes=2)
-    bed.all[1].pid, bed.pids = 12, {1: 12}
-    for _ in range(1000):
+    bed = Bed(blocked_s=BLOCKED_S)
+    bed.all[place].show(passes=2)
+    bed.all[place].pid, bed.pids = 12, {place: 12}
+    bed.all[place].state = RUNNABLE
+    for _ in range(1000):  # it imports
         bed.tick()
+        bed.all[place].run(bed.watch.period_s)
     assert bed.hangs == []
-    bed.all[1].state = STOPPED
-    assert bed.until_hang(DEADLINE_MIN_S + SLACK_S) >= DEADLINE_MIN_S
-    assert bed.hangs == [Hang(1, 12, "hung: stopped for 0.5 s", is_own_fault=False)]
+    bed.all[place].state = ASLEEP
+    assert bed.until_hang(BLOCKED_S + SLACK_S + PERIOD_IDLE_S) >= BLOCKED_S - 2 * SLACK_S
+    assert bed.hangs == [Hang(place, 12, "hung: asleep for 5.0 s")]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_is_stopped_before_it_shows_hangs(place: int) -> None:
+    bed = Bed(blocked_s=BLOCKED_S)
+    bed.all[place].pid, bed.pids = 12, {place: 12}
+    bed.all[place].state = STOPPED
+    assert bed.until_hang(DEADLINE_MIN_S + SLACK_S + PERIOD_IDLE_S) >= DEADLINE_MIN_S
+    assert bed.hangs == [Hang(place, 12, "hung: stopped for 0.5 s", is_own_fault=False)]
 
 
 def test_a_worker_that_boots_has_a_loop_too() -> None:

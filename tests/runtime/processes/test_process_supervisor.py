@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
+from triolet.nurseries.processes.boot import EXIT_SHORTAGE
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
@@ -146,8 +147,17 @@ async def test_a_stop_from_outside_counts_toward_no_limit(autojump_clock: MockCl
     assert [epoch for what, epoch in owner.told if what == "ready"] == list(range(1, 11))
 
 
-async def test_kills_for_want_of_memory_count_toward_no_limit(autojump_clock: MockClock) -> None:
-    starved = ProcessDied(ProcessExit("engine 0", 1, None, signal.SIGKILL, out_of_memory=True))
+@pytest.mark.parametrize(
+    "end",
+    [
+        ProcessExit("engine 0", 1, None, signal.SIGKILL, out_of_memory=True),
+        ProcessExit("engine 0", 1, EXIT_SHORTAGE, None),
+    ],
+)
+async def test_deaths_for_want_of_memory_count_toward_no_limit(
+    end: ProcessExit, autojump_clock: MockClock
+) -> None:
+    starved = ProcessDied(end)
     assert death_of(starved) is Death.SHORTAGE  # so it backs off
     owner = Owner(lives_s=0.1, end=starved)
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
