@@ -2,15 +2,16 @@
 
 import json
 import os
-import pathlib
+import secrets
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import trio
 
-from .server import DEADLINE_S, Server, open_server, places, wait_until
+from .server import DEADLINE_S, Server, module_server, places, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +28,30 @@ CHAT: dict[str, Any] = {
     "seed": 5,
     "ignore_eos": True,
 }
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two frontends and one engine; two seconds for an answer, so that it is seen to be there."""
+    # A successor may take long on a busy machine, and engines must not give its requests up.
+    options = ("--frontends", "2", "--orphan", "60", "--no-takeover")
+    slowly = ("--executor", "null", "--null-step", "0.005")
+    with module_server(tmp_path_factory.mktemp("two"), *options, *slowly) as server:
+        yield server
+
+
+@pytest.fixture
+async def server(started: Server) -> Server:
+    """The server, recovered from what the test before did to it."""
+    with trio.fail_after(DEADLINE_S):
+        await started.wait_linked(2, 1)
+    return started
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test has used, nor this one if it runs again."""
+    return secrets.token_hex(8)
 
 
 async def added(server: Server) -> float:
@@ -93,9 +118,9 @@ def said_in(answer: httpx.Response, path: str) -> tuple[str, Any]:
     return chunks[0]["id"], ("".join(deltas), chunks[-1]["choices"][0]["finish_reason"])
 
 
-async def check_added(server: Server, count: int) -> None:
+async def check_added(server: Server, count: float) -> None:
     """So many requests were added before this one, whose engine has then said so of all."""
-    await send(server, "next", input="hi", max_output_tokens=1)
+    await send(server, secrets.token_hex(8), input="hi", max_output_tokens=1)
 
     async def has_next() -> bool:
         return await added(server) > count
@@ -107,53 +132,47 @@ async def check_added(server: Server, count: int) -> None:
 @pytest.mark.parametrize("path", [PATH, CHAT_PATH], ids=["response", "chat"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_request_outlives_its_frontend_and_is_answered_when_it_comes_again(
-    tmp_path: pathlib.Path, stream: bool, path: str
+    server: Server, key: str, stream: bool, path: str
 ) -> None:
     answers: list[httpx.Response] = []
     with trio.fail_after(3 * DEADLINE_S):
-        # A successor may take long on a busy machine, and engines must not give its requests up.
-        options = ("--frontends", "2", "--orphan", "60", "--no-takeover")
-        # Two seconds of tokens: with the bundled model it may end before it is seen to be there.
-        slowly = ("--executor", "null", "--null-step", "0.005")
-        async with open_server(tmp_path, *options, *slowly) as server:
-            await server.wait_linked(2, 1)
-            _, wanted = said_in(await send(server, "alone", path=path, stream=stream), path)
+        before = await added(server)
+        _, wanted = said_in(await send(server, f"{key}-alone", path=path, stream=stream), path)
 
-            async def ask() -> None:
-                answers.append(await send(server, "one", path=path, stream=stream))
+        async def ask() -> None:
+            answers.append(await send(server, key, path=path, stream=stream))
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask)
-                nursery.start_soon(ask)  # at the same time
-                place = await kill_executor(server)
-            answers.append(await send(server, "one", path=path, stream=stream))
-            first, *others = [said_in(answer, path) for answer in answers]
-            assert others == [first, first]
-            if path == PATH:
-                assert len({json.dumps(response_in(answer)) for answer in answers}) == 1
-            elif not stream:
-                assert len({answer.content for answer in answers}) == 1
-            assert place == f"frontend {int(first[0].partition('_')[2][:2], 16)}"
-            assert first[1] == wanted
-            other = await send(server, "one", path=path, stream=stream, temperature=0.5)
-            assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
-            await check_added(server, 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)  # at the same time
+            place = await kill_executor(server)
+        answers.append(await send(server, key, path=path, stream=stream))
+        first, *others = [said_in(answer, path) for answer in answers]
+        assert others == [first, first]
+        if path == PATH:
+            assert len({json.dumps(response_in(answer)) for answer in answers}) == 1
+        elif not stream:
+            assert len({answer.content for answer in answers}) == 1
+        assert place == f"frontend {int(first[0].partition('_')[2][:2], 16)}"
+        assert first[1] == wanted
+        other = await send(server, key, path=path, stream=stream, temperature=0.5)
+        assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
+        await check_added(server, before + 2)
 
 
-async def test_two_at_the_same_time_are_one(tmp_path: pathlib.Path) -> None:
+async def test_two_at_the_same_time_are_one(server: Server, key: str) -> None:
     answers: list[httpx.Response] = []
     with trio.fail_after(2 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "2") as server:
-            await server.wait_linked(2, 1)
+        before = await added(server)
 
-            async def ask() -> None:
-                answers.append(await send(server, "one"))
+        async def ask() -> None:
+            answers.append(await send(server, key))
 
-            async with trio.open_nursery() as nursery:
-                for _ in range(8):
-                    nursery.start_soon(ask)
-            assert len({answer.content for answer in answers}) == 1
-            assert response_in(answers[0])["usage"]["output_tokens"] == 400
-            replayed = ["idempotent-replayed" in answer.headers for answer in answers]
-            assert sorted(replayed) == [False] + [True] * 7
-            await check_added(server, 1)
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(ask)
+        assert len({answer.content for answer in answers}) == 1
+        assert response_in(answers[0])["usage"]["output_tokens"] == 400
+        replayed = ["idempotent-replayed" in answer.headers for answer in answers]
+        assert sorted(replayed) == [False] + [True] * 7
+        await check_added(server, before + 1)

@@ -20,13 +20,20 @@ TOKENS, STEP_S, GRACE_S = 1000, 0.01, 60
 STREAMS = 3
 
 
-async def expected_tokens(folder: pathlib.Path) -> list[int]:
-    """Of a server that does not wait between its steps."""
-    seen = SeenStream()
-    async with open_server(folder, executor="null") as server, server.client() as client:
-        await read_sse(client, body(TOKENS), seen)
-    assert len(seen.token_ids) == TOKENS
-    return seen.token_ids
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Tokens of a server that does not wait between its steps."""
+
+    async def ask() -> list[int]:
+        seen = SeenStream()
+        folder = tmp_path_factory.mktemp("expected")
+        async with open_server(folder, executor="null") as server, server.client() as client:
+            await read_sse(client, body(TOKENS), seen)
+        return seen.token_ids
+
+    tokens = trio.run(ask)
+    assert len(tokens) == TOKENS
+    return tokens
 
 
 async def read_lane(server: Server, seen: SeenStream) -> None:
@@ -64,11 +71,10 @@ async def roll_under_streams(server: Server) -> tuple[list[str], list[SeenStream
 
 @pytest.mark.parametrize("engines", [1, 2])
 async def test_streams_go_on_with_the_same_tokens(
-    tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, engines: int
+    tmp_path: pathlib.Path, expected: list[int], engines: int
 ) -> None:
     places = [*(f"engine {rank}" for rank in range(engines)), "frontend 0"]
     with trio.fail_after(3 * DEADLINE_S):
-        expected = await expected_tokens(tmp_path_factory.mktemp("expected"))
         options = ("1", str(engines), str(GRACE_S))
         async with open_server(tmp_path, *options, executor="null", null_step_s=STEP_S) as server:
             await server.wait_linked(1, engines)

@@ -1,13 +1,12 @@
 """kill -9 of a frontend under clients that do nothing about it: their connections go on.
 
-One server with its default settings and the bundled model; compared with an undisturbed run.
+One server for all, with the bundled model; compared with an undisturbed run.
 """
 
 import json
 import os
-import pathlib
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
@@ -21,7 +20,7 @@ from triolet.runtime.messages import ControlCall, Place, Role
 from triolet.runtime.processes.control_server import ask_run
 
 from ..api.anthropic.events import events_of, message_of
-from .server import DEADLINE_S, Server, open_server, wait_until
+from .server import DEADLINE_S, Server, module_server, wait_until
 from .streams import TERMINAL
 
 pytestmark = pytest.mark.slow
@@ -42,6 +41,22 @@ MESSAGE: dict[str, Any] = {
     "temperature": 0.8,
     "runtime": {"seed": 5, "ignore_eos": True},
 }
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A sole frontend, which has a minute for streams to end when it is restarted."""
+    options = ("--frontends", "1", "--grace", "60")
+    with module_server(tmp_path_factory.mktemp("sole"), *options) as server:
+        yield server
+
+
+@pytest.fixture
+async def server(started: Server) -> Server:
+    """The server, recovered from what the test before did to it."""
+    with trio.fail_after(DEADLINE_S):
+        await started.wait_linked(1, 1)
+    return started
 
 
 def create(lane: str | None, seed: int) -> str:
@@ -95,9 +110,14 @@ async def kill_frontend(server: Server) -> None:
     os.kill((await server.pids())["frontend 0"], signal.SIGKILL)
 
 
-async def has_taken_over(server: Server, count: int) -> bool:
-    """Whether its frontends have gone on with so many connections in all."""
-    return (await server.metrics())["connections_taken_over_total"] >= count
+async def taken_over(server: Server) -> float:
+    """Connections with which its frontends have gone on, in all."""
+    return (await server.metrics())["connections_taken_over_total"]
+
+
+async def has_taken_over(server: Server, count: float) -> bool:
+    """Whether they have gone on with so many connections."""
+    return await taken_over(server) >= count
 
 
 async def restart_frontend(server: Server) -> None:
@@ -136,14 +156,12 @@ async def talk(server: Server, *disturbed: Disturb) -> list[Any]:
         return lanes.said()
 
 
-async def test_a_socket_goes_on_with_all_its_lanes(tmp_path: pathlib.Path) -> None:
+async def test_a_socket_goes_on_with_all_its_lanes(server: Server) -> None:
     """Also when its frontend is restarted: it refuses nothing, and waits for no stream to end."""
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "1", "--grace", "60") as server:
-            await server.wait_linked(1, 1)
-            wanted = await talk(server)
-            assert await talk(server, kill_frontend, kill_frontend) == wanted
-            assert await talk(server, restart_frontend) == wanted
+        wanted = await talk(server)
+        assert await talk(server, kill_frontend, kill_frontend) == wanted
+        assert await talk(server, restart_frontend) == wanted
 
 
 async def read_message(server: Server, *, is_killed: bool) -> dict[str, Any]:
@@ -165,17 +183,15 @@ async def read_message(server: Server, *, is_killed: bool) -> dict[str, Any]:
     return {"content": message["content"], "tokens": message["usage"]["output_tokens"]}
 
 
-async def test_a_streamed_message_goes_on(tmp_path: pathlib.Path) -> None:
+async def test_a_streamed_message_goes_on(server: Server) -> None:
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "1") as server:
-            await server.wait_linked(1, 1)
-            wanted = await read_message(server, is_killed=False)
-            assert wanted["tokens"] == TOKENS
-            assert await read_message(server, is_killed=True) == wanted
-            assert (await server.metrics())["connections_lost_total"] == 0
+        wanted = await read_message(server, is_killed=False)
+        assert wanted["tokens"] == TOKENS
+        assert await read_message(server, is_killed=True) == wanted
+        assert (await server.metrics())["connections_lost_total"] == 0
 
 
-async def test_whole_answers_come_and_connections_are_kept(tmp_path: pathlib.Path) -> None:
+async def test_whole_answers_come_and_connections_are_kept(server: Server) -> None:
     body = {**BODY, "runtime": {"seed": 5, "ignore_eos": True}}
     chat = {
         "messages": [{"role": "user", "content": STORY}],
@@ -203,44 +219,39 @@ async def test_whole_answers_come_and_connections_are_kept(tmp_path: pathlib.Pat
                 nursery.start_soon(post, path, values)
 
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "1") as server:
-            await server.wait_linked(1, 1)
-            async with httpx.AsyncClient(
-                base_url=server.url, timeout=None, limits=limits
-            ) as client:
-                wanted, found, again = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        before = await taken_over(server)
+        async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=limits) as client:
+            wanted, found, again = dict[str, Any](), dict[str, Any](), dict[str, Any]()
 
-                async def all_run() -> bool:
-                    return (await server.metrics())["requests_active"] == len(asked)
+            async def all_run() -> bool:
+                return (await server.metrics())["requests_active"] == len(asked)
 
-                await ask(client, wanted)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask, client, found)
-                    await wait_until(all_run, "both run")
-                    await kill_frontend(server)
-                await kill_frontend(server)  # under idle connections
-                await ask(client, again)
-            assert found == wanted
-            assert again == wanted
-            counts = await server.metrics()  # but for what a dead life counted last
-            assert counts["connections_taken_over_total"] >= len(asked)
-            assert counts["connections_lost_total"] == 0
+            await ask(client, wanted)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, client, found)
+                await wait_until(all_run, "both run")
+                await kill_frontend(server)
+            await kill_frontend(server)  # under idle connections
+            await ask(client, again)
+        assert found == wanted
+        assert again == wanted
+        counts = await server.metrics()  # but for what a dead life counted last
+        assert counts["connections_taken_over_total"] >= before + len(asked)
+        assert counts["connections_lost_total"] == 0
 
 
-async def test_kills_from_outside_are_not_laid_to_a_connection(tmp_path: pathlib.Path) -> None:
+async def test_kills_from_outside_are_not_laid_to_a_connection(server: Server) -> None:
     """Bytes of which two lives may have died are given up, but who is killed dies of none."""
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_server(tmp_path, "--frontends", "1") as server:
-            await server.wait_linked(1, 1)
-            address = httpx.URL(server.url)
-            assert address.port is not None
-            async with await trio.open_tcp_stream(address.host, address.port) as stream:
-                await stream.send_all(b"GET /v1/models HTTP/1.1\r\nconnection: clo")
-                for taken_over in range(KILLS):
-                    goes_on = partial(has_taken_over, server, taken_over)
-                    await wait_until(goes_on, "it goes on")
-                    await kill_frontend(server)
-                await stream.send_all(b"se\r\nhost: localhost\r\n\r\n")
-                answer = b"".join([piece async for piece in stream])
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            assert (await server.metrics())["connections_lost_total"] == 0
+        before, address = await taken_over(server), httpx.URL(server.url)
+        assert address.port is not None
+        async with await trio.open_tcp_stream(address.host, address.port) as stream:
+            await stream.send_all(b"GET /v1/models HTTP/1.1\r\nconnection: clo")
+            for count in range(KILLS):
+                goes_on = partial(has_taken_over, server, before + count)
+                await wait_until(goes_on, "it goes on")
+                await kill_frontend(server)
+            await stream.send_all(b"se\r\nhost: localhost\r\n\r\n")
+            answer = b"".join([piece async for piece in stream])
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert (await server.metrics())["connections_lost_total"] == 0
