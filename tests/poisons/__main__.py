@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--vary", type=float, default=0.0, help="a new poison after such seconds")
     parser.add_argument("--turn", type=float, default=10.0, help="seconds with, and without")
     given = parser.parse_args()
-    options = PoisonOptions(60 * given.minutes, given.turn, given.vary)
+    options = PoisonOptions(60 * given.minutes, given.turn, given.vary, given.turn)
     sys.exit(not trio.run(until_terminated, lambda: run(options, given.places)))
 
 

@@ -37,11 +37,16 @@ RATIO_GOAL = 1.5
 
 @attrs.frozen
 class PoisonOptions:
-    """How long all of it takes, a turn, and a poison (0: for ever)."""
+    """Length of the whole, of a turn without and with the poison, and of one poison (0: for ever).
+
+    A turn ends as well when so many poisons were answered (0: by its time alone).
+    """
 
     seconds: float = 600.0
     turn_s: float = 10.0
     vary_s: float = 0.0
+    calm_s: float = 10.0
+    poisons: int = 0
 
 
 @attrs.define
@@ -119,7 +124,7 @@ class Campaign:
         ends = trio.current_time() + self.options.seconds
         while trio.current_time() < ends:
             self._is_on = False
-            await trio.sleep(self.options.turn_s)
+            await trio.sleep(self.options.calm_s)
             self._is_on = True
             async with server.client() as client:
                 with trio.move_on_after(self.options.turn_s):
@@ -128,7 +133,7 @@ class Campaign:
     async def _poison(self, client: httpx.AsyncClient) -> None:
         """Send it as often as it is answered, and a new one now and then."""
         began_s = trio.current_time()
-        while True:
+        while not self.options.poisons or self.report.poisons < self.options.poisons:
             await trio.sleep(PAUSE_S)
             vary_s = self.options.vary_s
             if not self.report.poisons or (vary_s and trio.current_time() > began_s + vary_s):

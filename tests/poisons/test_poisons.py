@@ -21,7 +21,7 @@ async def test_a_poison_that_is_sent_again_and_again_costs_two_deaths(
     tmp_path: pathlib.Path,
 ) -> None:
     with trio.fail_after(120):
-        options = PoisonOptions(seconds=4, turn_s=2)
+        options = PoisonOptions(seconds=4, turn_s=2, calm_s=1)
         report = await Campaign(tmp_path, FrontendPoison.TOKENISE, options).run()
     assert report.is_green, report.line()
     assert (report.poisons, report.deaths) == (1, 2)
@@ -30,8 +30,8 @@ async def test_a_poison_that_is_sent_again_and_again_costs_two_deaths(
 
 async def test_other_poisons_again_and_again_end_no_engine(tmp_path: pathlib.Path) -> None:
     with trio.fail_after(120):
-        # As many as its restarts, and more, within the minute in which these count.
-        options = PoisonOptions(seconds=18, turn_s=18, vary_s=0.1)
+        # Twice as many deaths as restarts, within the minute in which these count.
+        options = PoisonOptions(seconds=1, turn_s=60, vary_s=0.1, calm_s=1, poisons=3)
         report = await Campaign(tmp_path, FormPoison.MASK, options).run()
     assert report.is_green, report.line()
-    assert report.poisons >= 3
+    assert report.poisons == 3
