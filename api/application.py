@@ -23,6 +23,7 @@ from ..runtime.hands import Hands
 from ..runtime.journal.journal import Journal
 from ..runtime.messages import ForeignCall, ForeignVerb
 from ..runtime.text.answer_format import AnswerFormat
+from ..transports.takeover.tcp import SOCKET_CALLS, SocketCalls
 from .access_log import AccessLog
 from .completions.order import SURFACE as COMPLETIONS
 from .completions.order import is_completion
@@ -77,6 +78,7 @@ class Application:
     journal_fault: str = ""
     # Where connections are held for a successor; None: they end with this process.
     slots: HeldSlots | None = None
+    calls: SocketCalls = SOCKET_CALLS
     # Names contents while they are parsed, for the case that this process dies of one.
     hands: Hands = attrs.field(factory=Hands)
     # {rank: why} of this server's frontends that are given up.

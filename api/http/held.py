@@ -9,14 +9,14 @@ Where it cannot be held, because a message is too large or memory is short, the 
 the connection ends with its frontend; it is held again when what was too much is over.
 """
 
-import os
 from collections.abc import Callable
 from typing import Protocol
 
 import attrs
 import msgspec
 
-from ...transports.takeover.slot import INPUT_BYTES, RECORD_BYTES_MAX, ConnectionSlot, EndForm
+from ...transports.takeover.slot import RECORD_BYTES_MAX, ConnectionSlot, EndForm
+from ...transports.takeover.tcp import SocketCalls
 from ..schema.fields import JsonObject
 from ..settings import MemoryBudget
 
@@ -176,6 +176,7 @@ class HeldSlots:
     on_ended: Callable[[int], None]
     # Says in an empty slot that nobody can go on from it, as `refuse_slot`.
     refuse: Callable[[int], None] = ignore_slot
+    slot_type: type[ConnectionSlot] = ConnectionSlot
     # Beyond what each has for nothing.
     budget: MemoryBudget = attrs.field(factory=lambda: MemoryBudget(BUDGET_BYTES))
 
@@ -189,7 +190,7 @@ class HeldSlots:
         except (OSError, ValueError):
             self.refuse(slot)
             raise
-        return HeldStream(ConnectionSlot(memory), self.budget, state)
+        return HeldStream(self.slot_type(memory), self.budget, state)
 
 
 @attrs.define(eq=False)
@@ -253,10 +254,10 @@ class HeldStream:
         """Until something is written, it ends with its frontend: what is done now is done once."""
         self._store(NOT_HELD)
 
-    def receive(self, fd: int, size: int) -> bytes:
+    def receive(self, calls: SocketCalls, fd: int, size: int) -> bytes:
         """Read from this socket. Raises what `os.read` does."""
         room = memoryview(b"") if self._is_lost else self.slot.input_room(self.received, size)
-        data = bytes(room[: os.readv(fd, [room])]) if room else os.read(fd, size)
+        data = bytes(room[: calls.readv(fd, [room])]) if room else calls.read(fd, size)
         self.received += len(data)
         kept = self.received - self.kept_from
         if not room or (kept > FREE_BYTES and not self._hold(self._record_bytes, kept)):
@@ -299,7 +300,7 @@ class HeldStream:
         pages that were used are not given back before the end.
         """
         record_bytes = max(record_bytes, self._record_bytes)
-        input_bytes = max(min(input_bytes, INPUT_BYTES), self._input_bytes)
+        input_bytes = max(min(input_bytes, self.slot.input_bytes), self._input_bytes)
         more = 2 * record_bytes + input_bytes - self._taken
         if self.budget.taken + more > self.budget.bytes_max:
             return False

@@ -9,7 +9,6 @@ noticed while it is being answered, without a task for each answer.
 """
 
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ import trio
 from ...nurseries.tasks.background import BackgroundTask, start_background_task_soon
 from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import single_errors_unwrapped
-from ...transports.takeover.tcp import abort
+from ...transports.takeover.tcp import SOCKET_CALLS, SocketCalls, abort
 from .held import HeldStream
 from .request import EMPTY_LINE, skip_empty_lines
 
@@ -43,6 +42,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     held: HeldStream | None = None
     # Why no successor can, though the server was to see to it.
     unheld: str = ""
+    calls: SocketCalls = SOCKET_CALLS
     aborted: bool = attrs.field(default=False, init=False)
     _is_socket: bool = attrs.field(init=False)
     # A piece waits for the kernel: nothing may overtake it.
@@ -113,7 +113,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
             return 0
         assert isinstance(self.transport, trio.SocketStream)
         try:
-            return os.write(self.transport.socket.fileno(), view[:PIECE_BYTES])
+            return self.calls.write(self.transport.socket.fileno(), view[:PIECE_BYTES])
         except OSError:
             return 0
 
@@ -144,11 +144,11 @@ class BoundedStream(trio.abc.HalfCloseableStream):
             return await self.transport.receive_some(max_bytes)
         own = self.transport.socket
         while (descriptor := own.fileno()) >= 0:
-            await trio.lowlevel.wait_readable(descriptor)
+            await self.calls.wait_readable(descriptor)
             try:
                 if self.held is not None:
-                    return self.held.receive(own.fileno(), max_bytes or RECEIVE_BYTES)
-                return os.read(own.fileno(), max_bytes or RECEIVE_BYTES)
+                    return self.held.receive(self.calls, own.fileno(), max_bytes or RECEIVE_BYTES)
+                return self.calls.read(own.fileno(), max_bytes or RECEIVE_BYTES)
             except BlockingIOError:
                 continue  # a spurious wake-up
             except OSError as error:
@@ -174,7 +174,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         self.aborted = True
         if isinstance(self.transport, trio.SocketStream):
             with contextlib.suppress(trio.ClosedResourceError, OSError):
-                abort(self.transport.socket)  # unless another task closed it, or the client left
+                # Unless another task closed it, or the client left.
+                abort(self.transport.socket, self.calls)
         await trio.aclose_forcefully(self.transport)
 
     async def aclose(self) -> None:

@@ -56,7 +56,7 @@ async def run_connection(
     """
     limits = application.settings.limits.http
     share = InputShare(application.inputs)
-    bounded = BoundedStream(stream, limits.write_s)
+    bounded = BoundedStream(stream, limits.write_s, calls=application.calls)
     connection = HttpConnection(bounded, limits, share, address, hands=application.hands)
     connection.stream.unheld = unheld
     try:

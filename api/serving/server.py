@@ -174,7 +174,7 @@ async def serve_connections(
 
 
 async def _refuse(passed: PassedConnection, application: Application) -> None:
-    bounded = BoundedStream(passed.stream, REFUSAL_S)
+    bounded = BoundedStream(passed.stream, REFUSAL_S, calls=application.calls)
     try:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await bounded.send_all(FULL_ANSWER)

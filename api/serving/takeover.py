@@ -60,8 +60,9 @@ def take_over(stream: BoundedStream, slots: HeldSlots | None, slot: int) -> Take
     try:
         if not is_open(socket):
             raise TakeoverRefused("it was ending")
-        held = ConnectionSlot.found(slots.view(slot))
-        accepted, received = bytes_accepted(socket), bytes_read(socket)
+        held = slots.slot_type.found(slots.view(slot))
+        accepted = bytes_accepted(socket, stream.calls)
+        received = bytes_read(socket, stream.calls)
         record, kept = held.record(), held.kept_input(received)
         state = HttpState() if record is None else _state_behind(record)
         is_untried = _is_untried(state, kept)

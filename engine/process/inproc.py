@@ -27,6 +27,7 @@ from ..core.engine_core import EngineCore
 from ..errors import InvalidParameter, StepFailed
 from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
+from .grammar_compiler import RunCompiler, run_grammar_compiler
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -61,6 +62,10 @@ class InprocExecutor:
     # {number: what came of it}, not asked for yet; bounded by the steps in flight.
     _answers: dict[int, StepResult | StepFailed] = attrs.field(factory=dict, init=False)
     _answered: Changes = attrs.field(factory=Changes, init=False)
+
+    async def load(self) -> WorkerReady:
+        """Load the model, in a thread. Cancellation waits for it."""
+        return await trio.to_thread.run_sync(self.worker.load, _no_progress)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `executor`: owns the thread; never returns unless cancelled.
@@ -145,10 +150,14 @@ async def open_inproc_engine(
     *,
     name: str = "engine 0",
     wrap: Callable[[Any], Any] = lambda worker: worker,
+    make_executor: Callable[[_WorkerExecutor], InprocExecutor] = InprocExecutor,
+    make_core: Callable[[EngineSettings, WorkerReady], EngineCore] = EngineCore,
+    run_compiler: RunCompiler = run_grammar_compiler,
 ) -> AsyncIterator[InprocEngine]:
     """Load the model and serve the channel's peers for the body of the block.
 
-    `wrap` may put something around the worker's executor that fails where a test wants it to.
+    `wrap` may put something around the worker's executor that fails where a test wants it to; the
+    other parts are the caller's where a simulation has its own.
     The channel's own tasks and connections are the caller's. Raises `ModelFolderError`,
     `InvalidParameter`; what fails later fails the body. `workers` is taken as 1.
     """
@@ -156,14 +165,12 @@ async def open_inproc_engine(
         raise InvalidParameter("kv_events_endpoint", "needs an engine that is a process")
     make = vars(import_module(_EXECUTORS_MODULE))["make_executor"]
     made = make(attrs.evolve(settings, workers=1), 0, _no_pause)
-    worker = cast(_WorkerExecutor, wrap(made))
-    ready = await trio.to_thread.run_sync(worker.load, _no_progress)
-    core = EngineCore(settings, ready)
+    executor = make_executor(cast(_WorkerExecutor, wrap(made)))
+    core = make_core(settings, await executor.load())
     server = EngineServer(core, channel, partial(_tree_text, name))
-    executor = InprocExecutor(worker)
     async with (
         open_service(executor.run, name="executor"),
-        open_engine_services(server, executor),
+        open_engine_services(server, executor, run_compiler=run_compiler),
     ):
         yield InprocEngine(server, describe_engine(core))
 

@@ -259,7 +259,7 @@ class Programs:
                 batches,
                 make_executor=make_executor,  # type: ignore[arg-type]
                 make_spares=_no_spare_workers,
-                run_compiler=_run_no_compiler,
+                run_compiler=run_no_compiler,
                 open_names=partial(open_block_names, make=partial(_watch_names, process)),
                 settle=_settle_nothing,
                 statistics_period_s=STATISTICS_PERIOD_S,
@@ -374,7 +374,7 @@ def _open_watched_journal(
         yield watched
 
 
-async def _run_no_compiler(
+async def run_no_compiler(
     *_: object, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """In the place of `run_grammar_compiler`, whose thread would end at a moment of its own.

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
-from typing import Any
 
 import attrs
 import trio
@@ -18,7 +17,7 @@ import trio
 from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...nurseries.tasks.service import first_error
-from ...runtime.config import RuntimeSettings
+from ...runtime.config import InputLimits, RuntimeSettings
 from ...runtime.text.input_processor import InputProcessor
 from .blame import Blame, WatchedFleet
 from .clients import Clients
@@ -104,8 +103,14 @@ def _folder() -> str:
 
 @cache
 def _inputs() -> InputProcessor:
-    """Of the bundled model, read once; it keeps nothing of the prompts it sees."""
-    return InputProcessor.load(RuntimeSettings(engine=EngineSettings(model=_folder())))
+    """Of the bundled model, read once; it keeps nothing of the prompts it sees.
+
+    None is read in a thread, which would end at a moment of its own.
+    """
+    settings = RuntimeSettings(
+        engine=EngineSettings(model=_folder()), input=InputLimits(inline_characters_max=2**30)
+    )
+    return InputProcessor.load(settings)
 
 
 @contextmanager
@@ -130,12 +135,6 @@ def nothing_collected() -> Iterator[None]:
             gc.disable()
             restored.callback(gc.enable)
         yield
-
-
-async def _run_inline(sync_fn: Callable[..., Any], *args: Any, **_: Any) -> Any:
-    """In the place of `trio.to_thread.run_sync`: a thread would end at a moment of its own."""
-    await trio.lowlevel.checkpoint()
-    return sync_fn(*args)
 
 
 def simulate(

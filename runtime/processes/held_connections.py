@@ -6,8 +6,6 @@ goes on. The kernel ends a connection with its last descriptor, so a duplicate i
 a frontend says that it has ended one, or there is no next process.
 """
 
-import os
-import resource
 import socket
 from collections.abc import Iterable
 
@@ -15,14 +13,14 @@ import attrs
 import trio
 
 from ...transports.control.passed_fds import close_fds
-from ...transports.takeover.memory import (
-    create_slot_memory,
-    free_slot,
-    map_slots,
-    read_lives,
-    write_lives,
+from ...transports.takeover.memory import SLOT_CALLS, SlotCalls, map_slots
+from ...transports.takeover.tcp import (
+    SOCKET_CALLS,
+    SocketCalls,
+    TcpCountsUnknown,
+    is_open,
+    make_countable,
 )
-from ...transports.takeover.tcp import TcpCountsUnknown, is_open, make_countable
 from ..messages import PassConnection
 from .child_process import ChildProcess
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
@@ -33,6 +31,8 @@ from .unavailable import end_unavailable
 class HeldConnections:
     """Of all frontends of one server."""
 
+    calls: SocketCalls = SOCKET_CALLS
+    memory_calls: SlotCalls = SLOT_CALLS
     # Why the connection that was offered last is not held, if it was to be.
     _unheld: str = attrs.field(default="", init=False)
     # {rank: its slots' memory}, made once; empty after `close`.
@@ -45,7 +45,7 @@ class HeldConnections:
     def open_rank(self, rank: int) -> None:
         """Make slots for this rank, where there are none. Raises `OSError`."""
         if rank not in self._memory:
-            self._memory[rank] = create_slot_memory(rank)
+            self._memory[rank] = self.memory_calls.create(rank)
             self._slots[rank] = ConnectionSlots()
 
     def close(self) -> None:
@@ -72,10 +72,10 @@ class HeldConnections:
         self._unheld = ""
         if rank not in self._memory:
             return None
-        descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        descriptors_max = self.calls.descriptors_max()
         too_few = f"the server may open {descriptors_max} descriptors only (ulimit -n)"
         try:
-            connection = socket.socket(fileno=os.dup(fd))
+            connection = self.calls.duplicate(fd)
         except OSError:
             self._unheld = too_few
             return None
@@ -137,8 +137,8 @@ class HeldConnections:
         ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
         self._release(rank, slots.handle_ended(ended))
         for held in () if is_own_fault else slots.waiting():
-            if read_lives(self._memory[rank], held.slot) > held.lives:
-                write_lives(self._memory[rank], held.slot, held.lives)
+            if self.memory_calls.read_lives(self._memory[rank], held.slot) > held.lives:
+                self.memory_calls.write_lives(self._memory[rank], held.slot, held.lives)
 
     def handle_given_up(self, rank: int) -> None:
         """No process will have the connections of this rank: clients see their end."""
@@ -163,7 +163,7 @@ class HeldConnections:
         """
         for held in waiting:
             message = PassConnection(held.connection_id, held.slot, is_taken_over=True)
-            held.lives = read_lives(self._memory[rank], held.slot)
+            held.lives = self.memory_calls.read_lives(self._memory[rank], held.slot)
             while held.phase is HeldPhase.WAITING and held in self._sockets:
                 try:
                     await child.send(message, timeout_s, [self._sockets[held].fileno()])
@@ -177,7 +177,7 @@ class HeldConnections:
         for held in ended:
             self._sockets.pop(held).close()
             try:
-                free_slot(self._memory[rank], held.slot)
+                self.memory_calls.free(self._memory[rank], held.slot)
             except OSError:
                 continue  # never used again
             self._slots[rank].handle_cleared(held.slot)

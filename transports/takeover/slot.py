@@ -79,6 +79,8 @@ class ConnectionSlot:
     """One slot: `memory` are its bytes, all zero for a new connection."""
 
     memory: memoryview
+    # So much of the ring is used.
+    input_bytes: int = attrs.field(default=INPUT_BYTES, init=False)
     _words: memoryview = attrs.field(init=False)
     # How often a record was published, times two, and whether it is a large one.
     _latest: int = attrs.field(init=False)
@@ -192,18 +194,19 @@ class ConnectionSlot:
 
     def input_room(self, received: int, size: int) -> memoryview:
         """Where the next bytes of the input may be read to, `size` at most; empty if it is full."""
-        first = (received - self._ring_begin) % INPUT_BYTES
-        room = min(size, INPUT_BYTES - first, INPUT_BYTES - (received - self._kept_from))
+        ring = self.input_bytes
+        first = (received - self._ring_begin) % ring
+        room = min(size, ring - first, ring - (received - self._kept_from))
         return self.memory[_INPUT_BEGIN + first : _INPUT_BEGIN + first + room]
 
     def kept_input(self, received: int) -> bytes:
         """What was received and is still needed. Raises `ValueError` where that cannot be."""
         size = received - self._kept_from
-        if not 0 <= size <= INPUT_BYTES:
+        if not 0 <= size <= self.input_bytes:
             raise ValueError(f"a slot cannot keep {size} bytes of input")
-        first = (self._kept_from - self._ring_begin) % INPUT_BYTES
-        end = min(first + size, INPUT_BYTES)
-        ring = self.memory[_INPUT_BEGIN : _INPUT_BEGIN + INPUT_BYTES]
+        first = (self._kept_from - self._ring_begin) % self.input_bytes
+        end = min(first + size, self.input_bytes)
+        ring = self.memory[_INPUT_BEGIN : _INPUT_BEGIN + self.input_bytes]
         return bytes(ring[first:end]) + bytes(ring[: size - (end - first)])
 
     def release(self) -> None:

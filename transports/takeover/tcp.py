@@ -7,9 +7,12 @@ since the connection was accepted and exact, as long as no process reads or writ
 import ctypes
 import fcntl
 import os
+import resource
 import socket
 import struct
 import termios
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 import trio
@@ -31,6 +34,25 @@ _libc.connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2, _CLOSE_WAIT, _LAST_ACK, _CLOSING = 1, 4, 5, 8, 9, 11
 _FIN_SENT = {_FIN_WAIT1, _FIN_WAIT2, _LAST_ACK, _CLOSING}
 _FIN_RECEIVED = {_CLOSE_WAIT, _LAST_ACK, _CLOSING}
+
+
+@attrs.frozen
+class SocketCalls:
+    """System calls on connections; a simulated kernel has its own."""
+
+    read: Callable[[int, int], bytes] = os.read
+    readv: Callable[[int, list[memoryview]], int] = os.readv
+    write: Callable[[int, memoryview], int] = os.write
+    ioctl: Callable[[Any, int, bytes], bytes] = fcntl.ioctl
+    connect: Callable[[int, bytes, int], int] = _libc.connect
+    wait_readable: Callable[[int], Awaitable[None]] = trio.lowlevel.wait_readable
+    # A duplicate of this descriptor. Raises `OSError`.
+    duplicate: Callable[[int], socket.socket] = lambda fd: socket.socket(fileno=os.dup(fd))
+    # How many descriptors this process may open.
+    descriptors_max: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+SOCKET_CALLS = SocketCalls()
 
 
 @attrs.frozen
@@ -70,36 +92,36 @@ def is_open(connection: AnySocket) -> bool:
     return _info(connection).state in (_ESTABLISHED, _CLOSE_WAIT)
 
 
-def bytes_accepted(connection: AnySocket) -> int:
+def bytes_accepted(connection: AnySocket, calls: SocketCalls = SOCKET_CALLS) -> int:
     """How many bytes all `send` calls of its life have put into it.
 
     Raises `TcpCountsUnknown`, also when it was reset, or closed in both directions.
     """
-    info, waiting = _steady_info(connection, termios.TIOCOUTQ)
+    info, waiting = _steady_info(connection, termios.TIOCOUTQ, calls)
     return info.bytes_acked + waiting - (info.state in _FIN_SENT)
 
 
-def bytes_read(connection: AnySocket) -> int:
+def bytes_read(connection: AnySocket, calls: SocketCalls = SOCKET_CALLS) -> int:
     """How many bytes all `recv` calls of its life have taken from it.
 
     Raises as `bytes_accepted` does.
     """
-    info, waiting = _steady_info(connection, termios.FIONREAD)
+    info, waiting = _steady_info(connection, termios.FIONREAD, calls)
     return info.bytes_received - waiting - (info.state in _FIN_RECEIVED)
 
 
-def abort(connection: AnySocket) -> None:
+def abort(connection: AnySocket, calls: SocketCalls = SOCKET_CALLS) -> None:
     """Reset a connection at once, what is unsent included; its duplicates are reset with it.
 
     (A close, with `SO_LINGER` too, does so only where no other process has a duplicate.) Harmless
     if it was reset before. Raises `OSError`.
     """
-    if _libc.connect(connection.fileno(), _UNSPECIFIED, len(_UNSPECIFIED)):
+    if calls.connect(connection.fileno(), _UNSPECIFIED, len(_UNSPECIFIED)):
         error = ctypes.get_errno()
         raise OSError(error, f"a connection cannot be aborted: {os.strerror(error)}")
 
 
-def _steady_info(connection: AnySocket, request: int) -> tuple[_TcpInfo, int]:
+def _steady_info(connection: AnySocket, request: int, calls: SocketCalls) -> tuple[_TcpInfo, int]:
     """Counts, and the answer to this `ioctl` that belongs to them.
 
     The kernel gives them one after the other, and acknowledgements or bytes may come between: what
@@ -108,7 +130,7 @@ def _steady_info(connection: AnySocket, request: int) -> tuple[_TcpInfo, int]:
     after = _info(connection)
     for _ in range(LOOKS_MAX):
         before = after
-        (waiting,) = _INT.unpack(fcntl.ioctl(connection, request, bytes(_INT.size)))
+        (waiting,) = _INT.unpack(calls.ioctl(connection, request, bytes(_INT.size)))
         after = _info(connection)
         if before == after:
             if after.state != _ESTABLISHED and after.state not in _FIN_SENT | _FIN_RECEIVED:

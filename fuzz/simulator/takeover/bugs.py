@@ -24,9 +24,11 @@ from ....api.websocket.session import SocketSession
 from ....api.websocket.turns import SocketTurns
 from ....runtime.processes import held_connections
 from ....runtime.processes.connection_slots import ConnectionSlots
+from ....runtime.processes.held_connections import HeldConnections
 from ....transports.takeover import slot as connection_slot
 from ....transports.takeover import tcp
 from ....transports.takeover.slot import ConnectionSlot, SlotRecord
+from ....transports.takeover.tcp import SocketCalls
 from ..bugs import replaced
 from ..journal_bugs import Broken, nothing
 
@@ -118,14 +120,14 @@ def _rest(find: Callable[[bytes], bytes]) -> Broken:
     return broken
 
 
-def _look_once(original: Broken, connection: Any, request: int) -> Any:
+def _look_once(original: Broken, connection: Any, request: int, calls: SocketCalls) -> Any:
     info = tcp._info(connection)
-    answer = vars(tcp)["fcntl"].ioctl(connection, request, bytes(4))
+    answer = calls.ioctl(connection, request, bytes(4))
     return info, tcp._INT.unpack(answer)[0]
 
 
-def _count_fin(original: Broken, connection: Any) -> int:
-    info, waiting = tcp._steady_info(connection, termios.FIONREAD)
+def _count_fin(original: Broken, connection: Any, calls: SocketCalls) -> int:
+    info, waiting = tcp._steady_info(connection, termios.FIONREAD, calls)
     return info.bytes_received - waiting
 
 
@@ -206,14 +208,21 @@ def _without_grant(original: Broken, state: Any) -> Any:
     return original(state)
 
 
-def _keep_nothing(original: Broken, held: HeldStream, fd: int, size: int) -> bytes:
-    data: bytes = original(held, fd, size)
+def _keep_nothing(original: Broken, held: HeldStream, *asked: Any) -> bytes:
+    data: bytes = original(held, *asked)
     held.kept_from = held.received
     return data
 
 
 async def _no_end(original: Broken, slot: ConnectionSlot) -> None:
     pass
+
+
+def _release_uncleared(original: Broken, held: HeldConnections, *ended: Any) -> None:
+    calls = held.memory_calls
+    held.memory_calls = attrs.evolve(calls, free=lambda *_: None)
+    original(held, *ended)
+    held.memory_calls = calls
 
 
 def _always(answer: bool) -> Broken:
@@ -261,11 +270,11 @@ _ROWS: tuple[Row, ...] = (
     ("an ended connection is passed on", held_connections, "is_open", _always(True)),
     (
         "an ended connection's duplicate is kept",
-        held_connections.HeldConnections,
+        HeldConnections,
         "handle_ended",
         nothing,
     ),
-    ("a slot is not cleared", held_connections, "free_slot", nothing),
+    ("a slot is not cleared", HeldConnections, "_release", _release_uncleared),
     ("input is kept from where it was read to", HeldStream, "receive", _keep_nothing),
     ("what ends frontends is tried for ever", takeover, "_is_untried", _always(False)),
     ("what runs counts as untried", takeover, "_is_untried", _always(True)),

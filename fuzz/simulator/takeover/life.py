@@ -63,13 +63,17 @@ class SimLife(Process):
         self.died.set()
 
 
+# A ring of input that wraps.
+INPUT_BYTES_SIMULATED = 2**16
 # Of the tasks of each life.
 LIFE: ContextVar[SimLife] = ContextVar("simulated_life")
 
 
 @attrs.define(eq=False)
 class WatchedSlot(ConnectionSlot):
-    """In the place of `ConnectionSlot`: its stores are effects of the process that makes them."""
+    """A slot whose stores are effects of the process that makes them, with a ring that wraps."""
+
+    input_bytes: int = attrs.field(default=INPUT_BYTES_SIMULATED, init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

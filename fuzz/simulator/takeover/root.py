@@ -16,7 +16,7 @@ from ....api.application import Application
 from ....api.http.held import NO_SLOT, HeldSlots
 from ....api.serving.server import PassedConnection, serve_connections
 from ....engine.process.inproc import InprocExecutor
-from ....engine.step_messages import Step, StepResult
+from ....engine.step_messages import Step, StepResult, WorkerReady
 from ....nurseries.tasks.changes import Changes
 from ....runtime.frontend.adoption import adopt_streams
 from ....runtime.journal.journal import Journal
@@ -26,11 +26,12 @@ from ....runtime.messages import PassConnection
 from ....runtime.processes.connection_slots import ConnectionSlots
 from ....runtime.processes.held_connections import HeldConnections
 from ....runtime.runtime import Runtime
-from ....transports.takeover.memory import SLOT_BYTES
+from ....transports.takeover.memory import SLOT_BYTES, SlotCalls
+from ....transports.takeover.slot import ConnectionSlot
 from ...doubles.bed import Bed
 from ...doubles.journal_memory import NotedMemory
 from ..streams import Violation
-from .life import LIFE, LifeJournal, SimLife
+from .life import LIFE, LifeJournal, SimLife, WatchedSlot
 from .plan import FATAL_S, SLOTS_MANY, Death
 from .tcp import SimKernel, SimSocket, SimTcp
 
@@ -51,7 +52,7 @@ class SimRoot:
     note: Any
     kernel: SimKernel
     count: int = SLOTS_MANY
-    held: HeldConnections = attrs.field(factory=HeldConnections)
+    held: HeldConnections = attrs.field(init=False)
     journal: bytearray = attrs.field(
         factory=lambda: NotedMemory.fresh(JOURNAL_BYTES).data, init=False
     )
@@ -64,6 +65,10 @@ class SimRoot:
     _came: Changes = attrs.field(factory=Changes, init=False)
     _connections: int = 0
     _fatal_deaths: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        memory = SlotCalls(lambda rank: rank, self._free_slot, self._read_lives, self._write_lives)
+        self.held = HeldConnections(self.kernel.calls(), memory)
 
     def make(self, what: str, effect: Any) -> None:
         """See `tcp.Process`."""
@@ -131,17 +136,14 @@ class SimRoot:
         """See `SlotMappings`."""
         return memoryview(self.slots)[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
 
-    def free_slot(self, _: int, number: int) -> None:
-        """See `transports.takeover.memory`."""
+    def _free_slot(self, _: int, number: int) -> None:
         self.slots.madvise(mmap.MADV_DONTNEED, number * SLOT_BYTES, SLOT_BYTES)
 
-    def load(self, _: int, size: int, place: int) -> bytes:
-        """As `os.pread`, of the slots."""
-        return self.slots[place : place + size]
+    def _read_lives(self, _: int, number: int) -> int:
+        return ConnectionSlot(self.view(number)).lives
 
-    def store(self, _: int, data: bytes, place: int) -> None:
-        """As `os.pwrite`, to the slots."""
-        self.slots[place : place + len(data)] = data
+    def _write_lives(self, _: int, number: int, count: int) -> None:
+        ConnectionSlot(self.view(number)).lives = count
 
     def left(self) -> str:
         """What is held for no client; "" for nothing."""
@@ -198,8 +200,12 @@ class ServingLife:
         if self.life.number > 1:
             streams = adopt_streams(frontend, journal)
             frontend.client.handle_rebuilt()
-        self.application = Application(frontend, journal=journal)
-        self.application.slots = HeldSlots(self.root.view, self._handle_ended)
+        self.application = Application(
+            frontend,
+            journal=journal,
+            slots=HeldSlots(self.root.view, self._handle_ended, slot_type=WatchedSlot),
+            calls=self.root.held.calls,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_connections, self, self.application)
             await self.application.adopt(streams, KEEP_S)
@@ -238,6 +244,11 @@ class ServingLife:
 @attrs.define(eq=False)
 class LoopExecutor(InprocExecutor):
     """Computes each step in the loop, in virtual time, and not in a thread."""
+
+    async def load(self) -> WorkerReady:
+        """See `InprocExecutor`."""
+        await trio.lowlevel.checkpoint()
+        return self.worker.load(lambda *_: None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """See `InprocExecutor`."""

@@ -5,45 +5,35 @@ adoption, the frontend, a link and an engine with the null executor; simulated a
 clients. What each client gets, byte by byte, must be what it gets when nothing dies.
 """
 
-import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import trio
 
-from ....api.http import held, stream
-from ....api.serving import takeover
 from ....engine.core.engine_core import EngineCore
 from ....engine.messages import AddRequest
-from ....engine.process import inproc
 from ....nurseries.tasks.service import first_error
-from ....runtime.processes import held_connections
-from ....transports.takeover import memory, slot, tcp
-from ...doubles import bed as beds
 from ...doubles.bed import open_bed
-from ..simulation import Bug, _folder, _inputs, _run_inline, quiet
+from ..processes import run_no_compiler
+from ..simulation import Bug, _folder, _inputs, nothing_collected
 from ..streams import Violation
 from ..task_order import VirtualClock, seeded_tasks
 from .clients import SEEDS_EACH, UNANSWERED, SimClient
-from .life import WatchedSlot
 from .plan import Death, Event, Kind, Surroundings, Talk
 from .root import LoopExecutor, SimRoot
-from .tcp import SimKernel, SimSocket, SimTcp
+from .tcp import SimKernel, SimTcp
 
 # Of virtual time: several times what the slowest client, with all its deadlines, takes.
 CLIENTS_END_S = 300.0
 SETTLES_S = 10.0
 LOOK_S = 0.05
-# A ring of input that wraps.
-INPUT_BYTES_SIMULATED = 2**16
 # A client that reads nothing: its stream is larger.
 STUCK_BYTES = 1000
 
@@ -94,7 +84,16 @@ class TakeoverWorld:
         """All of it. Raises `Violation`."""
         deaths = [each for each in self.events if isinstance(each, Death)]
         async with (
-            open_bed(Path(_folder()), window_tokens=self.setup.window_tokens) as bed,
+            open_bed(
+                Path(_folder()),
+                window_tokens=self.setup.window_tokens,
+                inputs=_inputs(),
+                parts={
+                    "make_core": partial(WatchedCore, on_added=self._handle_added),
+                    "make_executor": LoopExecutor,
+                    "run_compiler": run_no_compiler,
+                },
+            ) as bed,
             trio.open_nursery() as nursery,
         ):
             root = self.root = SimRoot(bed, deaths, self.note, self.kernel, self.setup.slots)
@@ -160,58 +159,22 @@ class TakeoverWorld:
                 if (lost or counters.connections_failed) and not serving.life.is_dead:
                     raise Violation("a connection was given up")
 
-    def handle_added(self, request: AddRequest) -> None:
+    def _handle_added(self, request: AddRequest) -> None:
         """An engine is asked for it."""
         if request.sampling.seed is not None:
             self.executed.setdefault(request.sampling.seed, set()).add(request.request_id)
 
 
-@contextmanager
-def _simulated(world: TakeoverWorld) -> Iterator[None]:
-    """The boundary: what is asked of the kernel, and memory that outlives a process."""
-    kernel, added = world.kernel, EngineCore.add
+@attrs.define(eq=False)
+class WatchedCore(EngineCore):
+    """A core of which another hears what it is asked for."""
 
-    def add(core: EngineCore, frontend: Any, request: AddRequest) -> None:
-        world.handle_added(request)
-        added(core, frontend, request)
+    on_added: Callable[[AddRequest], None] = attrs.field(kw_only=True)
 
-    def make_socket(fileno: int) -> SimSocket:
-        return SimSocket(kernel, fileno)
-
-    slots = SimpleNamespace(
-        pread=lambda *asked: world.root.load(*asked), pwrite=lambda *asked: world.root.store(*asked)
-    )
-    limits = SimpleNamespace(getrlimit=lambda _: (2**40, 2**40), RLIMIT_NOFILE=None)
-    replaced: tuple[tuple[Any, str, Any], ...] = (
-        (trio.to_thread, "run_sync", _run_inline),
-        (trio.lowlevel, "wait_readable", kernel.wait_readable),
-        (beds, "InputProcessor", SimpleNamespace(load=lambda settings: _inputs())),
-        (EngineCore, "add", add),
-        (inproc, "InprocExecutor", LoopExecutor),
-        (stream, "os", kernel),
-        (held, "os", kernel),
-        (tcp, "fcntl", kernel),
-        (tcp, "_libc", kernel),
-        (held_connections, "os", kernel),
-        (held_connections, "socket", SimpleNamespace(socket=make_socket)),
-        (held_connections, "resource", limits),
-        (held_connections, "create_slot_memory", lambda rank: rank),
-        (held_connections, "free_slot", lambda *asked: world.root.free_slot(*asked)),
-        (held, "ConnectionSlot", WatchedSlot),
-        (takeover, "ConnectionSlot", WatchedSlot),
-        (memory, "os", slots),
-        (slot, "INPUT_BYTES", INPUT_BYTES_SIMULATED),
-        (held, "INPUT_BYTES", INPUT_BYTES_SIMULATED),
-    )
-    with ExitStack() as restored:
-        restored.enter_context(quiet())
-        if gc.isenabled():
-            gc.disable()
-            restored.callback(gc.enable)
-        for where, name, value in replaced:
-            restored.callback(setattr, where, name, vars(where)[name])
-            setattr(where, name, value)
-        yield
+    def add(self, frontend: Any, request: AddRequest) -> None:
+        """See `EngineCore`."""
+        self.on_added(request)
+        super().add(frontend, request)
 
 
 def run_world(
@@ -219,7 +182,7 @@ def run_world(
 ) -> TakeoverOutcome:
     """One simulation. Raises `Violation`, and whatever a part of the runtime raised."""
     world = TakeoverWorld(events, lines)
-    with _simulated(world), bug(), seeded_tasks(f"takeover {world.setup.seed}"):
+    with nothing_collected(), bug(), seeded_tasks(f"takeover {world.setup.seed}"):
         try:
             trio.run(world.run, clock=VirtualClock())
         except BaseExceptionGroup as group:

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ....nurseries.tasks.changes import Changes
+from ....transports.takeover.tcp import SocketCalls
 
 # Up to `tcpi_bytes_received`, as `transports.takeover.tcp` has it.
 _INFO = struct.Struct("=B119xQQ")
@@ -157,12 +158,11 @@ class SimTcp:
 
 @attrs.define(eq=False)
 class SimKernel:
-    """Descriptors of connections, of all processes; and the system calls, in the place of `os`."""
+    """Descriptors of connections, of all processes; and the system calls on them."""
 
     # {descriptor: its connection, and who has it}
     _open: dict[int, tuple[SimTcp, Process]] = attrs.field(factory=dict)
     _next: int = _FIRST_FD
-    strerror = staticmethod(os.strerror)
 
     def open(self, tcp: SimTcp, process: Process) -> int:
         """A descriptor of this connection for this process."""
@@ -196,11 +196,24 @@ class SimKernel:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return found
 
-    # ---- what is asked of `os`, `fcntl`, the C library and trio
+    # ---- system calls
 
-    def dup(self, fd: int) -> int:
-        """See `os.dup`."""
-        return self.open(*self.find(fd))
+    def calls(self) -> SocketCalls:
+        """What the code on trial calls."""
+        return SocketCalls(
+            read=self.read,
+            readv=self.readv,
+            write=self.write,
+            ioctl=self.ioctl,
+            connect=self.connect,
+            wait_readable=self.wait_readable,
+            duplicate=self.duplicate,
+            descriptors_max=lambda: 2**40,
+        )
+
+    def duplicate(self, fd: int) -> Any:
+        """A plain socket, of the same process."""
+        return SimSocket(self, self.open(*self.find(fd)))
 
     def write(self, fd: int, data: memoryview) -> int:
         """See `os.write`; what has no room waits."""
