@@ -14,7 +14,7 @@ CLIENTS := .cache/clients
 ORIGINALS := .cache/originals
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
-.PHONY: serve test lint types bench clients fix dist constraints clean
+.PHONY: serve test nightly lint types bench clients fix dist constraints clean
 
 serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
@@ -29,6 +29,10 @@ test:
 	TEST_SECONDS_INSTALL=$$((installed - started)) \
 	TEST_SECONDS_LINT=$$((checked - installed)) \
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST)
+
+# Campaigns in a hundred minutes, on a machine that does nothing else; each prints its own.
+nightly: $(VENV)/installed-for-tests $(VENV)/kernels
+	$(BIN)/python -m triolet.tests.nightly
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check .
