@@ -1,5 +1,7 @@
 # Everything on a fresh machine: `make serve` runs the server, `make test` checks and tests all.
 PYTHON ?= python3
+# Files of tests at a time.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -28,7 +30,7 @@ test:
 	checked=$$(date +%s); \
 	TEST_SECONDS_INSTALL=$$((installed - started)) \
 	TEST_SECONDS_LINT=$$((checked - installed)) \
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST)
 
 # Campaigns in a hundred minutes, on a machine that does nothing else; each prints its own.
 nightly: $(VENV)/installed-for-tests $(VENV)/kernels

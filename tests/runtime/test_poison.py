@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 INNOCENT = [(1, 100 + number) for number in range(63)]
 TOKENS = 60
 # From outside, under load.
-KILLS = int(os.environ.get("TRIOLET_POISON_KILLS", "3"))
+KILLS = int(os.environ.get("TRIOLET_POISON_KILLS", "1"))
 POISONED_WORKER = "triolet.fuzz.chaos.poisoned_worker"
 POISONED_ENGINE = "triolet.fuzz.chaos.poisoned_engine"
 POISONED_FORMS = "triolet.fuzz.chaos.poisoned_forms"
