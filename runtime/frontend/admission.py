@@ -146,14 +146,12 @@ class Ticket:
     _embeds_bytes: int = attrs.field(default=0, init=False)
     # Counted among those whose first token is waited for.
     _waits: bool = attrs.field(default=False, init=False)
-
-    @property
-    def _held(self) -> _Held:
-        return self._admission.held(self._principal)
+    # The principal's, which is not forgotten while it holds anything.
+    _held: _Held = attrs.field(factory=_Held, init=False)
 
     def __enter__(self) -> Self:
         admission = self._admission
-        admission.handle_asked(self._principal)
+        self._held = admission.handle_asked(self._principal)
         admission.check_room(self._choices, self._principal)
         self.charge_tokens(self._estimate)
         admission.expected_wait.handle_admitted(self._principal, admission.clock())
@@ -165,6 +163,7 @@ class Ticket:
 
     def take_over(self, embeds_bytes: int) -> Self:
         """Charge what a life of this frontend before has admitted, whatever that comes to."""
+        self._held = self._admission.held(self._principal)
         self._charge_choices(self._choices)
         self._count_tokens(self._estimate)
         self._admission.embeds_bytes += embeds_bytes
@@ -279,10 +278,15 @@ class Admission:
 
     def held(self, principal: str) -> _Held:
         """What a principal holds."""
-        return self._held.setdefault(principal, _Held(asked_at=self.clock()))
+        held = self._held.get(principal)
+        if held is None:
+            held = self._held[principal] = _Held(asked_at=self.clock())
+        return held
 
-    def handle_asked(self, principal: str) -> None:
-        """It wants something: it is among those that share. The others may be forgotten."""
+    def handle_asked(self, principal: str) -> _Held:
+        """Have a principal that wants something among those that share; what it holds. Others may
+        be forgotten.
+        """
         now = self.clock()
         held = self._held.pop(principal, None) or _Held()
         held.asked_at = now
@@ -294,6 +298,7 @@ class Admission:
                 del self._held[name]
                 surplus -= 1
         self._held[principal] = held
+        return held
 
     def is_over_share(self, wanted: int, free: int) -> bool:
         """Whether a principal that wants to hold this would leave too little free."""
