@@ -142,7 +142,7 @@ def restart(
         bool, Parameter(help="Restart every engine and frontend, one after the other.")
     ] = False,
 ) -> None:
-    """Restart an engine or a frontend of a running server; without either, all that were given up.
+    """Restart an engine or a frontend of a running server; without either, all that died too often.
 
     A frontend hands its connections and requests to its successor. Under `--no-takeover` it first
     finishes its requests, for at most `--grace` seconds or until it is ordered again, and its
@@ -178,13 +178,18 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
     raise SystemExit(not is_sound)
 
 
+# Commands that the options of other servers are given to.
+TAKING_PEERS = (["serve"], ["config", "show"])
+
+
 def run_words(words: list[str] | None) -> None:
     """Run the command that `words` (or the program's arguments) say."""
     words = sys.argv[1:] if words is None else words
     try:
-        if words[:1] == ["serve"]:
-            ours, notes = our_words(words[1:])
-            words = ["serve", *ours]
+        command = next((each for each in TAKING_PEERS if words[: len(each)] == each), None)
+        if command is not None:
+            ours, notes = our_words(words[len(command) :])
+            words = [*command, *ours]
             for note in notes:
                 print(f"triolet: warning: {note}", file=sys.stderr)
         app(words, exit_on_error=False, print_error=False)

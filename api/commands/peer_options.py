@@ -6,6 +6,7 @@ what to do instead, as a guess by the spelling (`--dtype`: did you mean `--demo`
 `docs/from-vllm.md` has the table for reading.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -45,6 +46,8 @@ def _refused(reason: str) -> PeerOption:
     return PeerOption(reason, refused=True)
 
 
+# The next option of a command line; `-1` is a value.
+_OPTION = re.compile(r"--?[a-zA-Z]")
 _NO_QUANTISED = "is not available: quantised weights are not served"
 _NO_LORA = "is not available: adapters are not served"
 _NO_DRAFT = "is not available: there is no speculative decoding"
@@ -53,90 +56,215 @@ _TEXT_ALONE = "is not available: text is generated, nothing else"
 _NO_TLS = "is for a proxy in front, as in deploy/nginx.conf"
 _ALWAYS = "is always on"
 _OWN_TYPE = "is not needed: weights are computed in the type that they are stored in"
-_LAYERS = "is not needed: --device says where the whole model is computed"
-
-OPTIONS: Mapping[str, PeerOption] = MappingProxyType(
-    {
-        # vLLM
-        "--data-parallel-size": _same("engines"),
-        "-dp": _same("engines"),
-        "--api-server-count": _same("frontends"),
-        "-asc": _same("frontends"),
-        "--num-gpu-blocks-override": _same("kv-blocks", peer=", in blocks of 16 tokens"),
-        "--enable-prefix-caching": _flag("is on by default"),
-        "--no-enable-prefix-caching": _flag("is --no-prefix-cache here", "--no-prefix-cache"),
-        "--enable-chunked-prefill": _flag(_ALWAYS),
-        "--enable-auto-tool-choice": _flag("is not needed: the chat template shows the format"),
-        "--tool-call-parser": _left_out("is not needed: the chat template shows the format"),
-        "--trust-remote-code": _flag("is not needed: no code of a model's folder is ever run"),
-        "--enforce-eager": _flag("is not needed: nothing is compiled at the start"),
-        "--disable-log-requests": _flag("is --no-access-log here", "--no-access-log"),
-        "--disable-uvicorn-access-log": _flag("is --no-access-log here", "--no-access-log"),
-        "--disable-log-stats": _flag("is --throughput-log 0 here", "--throughput-log", "0"),
-        "--uvicorn-log-level": _same("log-level"),
-        "--otlp-traces-endpoint": _same("otlp-endpoint"),
-        "--dtype": _left_out(_OWN_TYPE, "auto", "bfloat16", "float32", otherwise=_OWN_TYPE),
-        "--kv-cache-dtype": _left_out(
-            "is not needed", "auto", otherwise="is not available: keys and values are bfloat16"
-        ),
-        "--block-size": _left_out("is not needed", "16", otherwise="is not available: it is 16"),
-        "--gpu-memory-utilization": _left_out(
-            "is not needed: --kv-memory-bytes-max bounds the KV cache, on a GPU as well"
-        ),
-        "--swap-space": _left_out("is not needed: nothing is swapped"),
-        "--tokenizer-mode": _left_out("is not needed", "auto", otherwise="is not available"),
-        "--seed": _left_out("is of each request here: its `seed`"),
-        "--tensor-parallel-size": _left_out("is not needed", "1", otherwise=_NO_RANKS),
-        "-tp": _left_out("is not needed", "1", otherwise=_NO_RANKS),
-        "--pipeline-parallel-size": _left_out("is not needed", "1", otherwise=_NO_RANKS),
-        "-pp": _left_out("is not needed", "1", otherwise=_NO_RANKS),
-        "--quantization": _refused(_NO_QUANTISED),
-        "-q": _refused(_NO_QUANTISED),
-        "--enable-lora": _refused(_NO_LORA),
-        "--lora-modules": _refused(_NO_LORA),
-        "--speculative-config": _refused(_NO_DRAFT),
-        "--tokenizer": _refused("is not available: the tokenizer is in the model's folder"),
-        "--kv-transfer-config": _refused("is not available: KV blocks are not transferred"),
-        "--root-path": _refused(_NO_TLS),
-        "--ssl-keyfile": _refused(_NO_TLS),
-        "--ssl-certfile": _refused(_NO_TLS),
-        "--uds": _refused("is not available: the server listens on TCP alone"),
-        # llama.cpp
-        "-m": _same("model", peer=", a folder in Hugging Face format"),
-        "-hf": _same("model", peer=", ORG/NAME of the hub"),
-        "--hf-repo": _same("model", peer=", ORG/NAME of the hub"),
-        "-c": _same("max-model-len"),
-        "--ctx-size": _same("max-model-len"),
-        "-np": _same("max-num-seqs"),
-        "--parallel": _same("max-num-seqs"),
-        "-t": _same("threads"),
-        "-a": _same("served-model-name"),
-        "--alias": _same("served-model-name"),
-        "--chat-template-file": _same("chat-template"),
-        "--ssl-key-file": _refused(_NO_TLS),
-        "--ssl-cert-file": _refused(_NO_TLS),
-        "--jinja": _flag("is not needed: the model's template is always used"),
-        "-cb": _flag(_ALWAYS),
-        "--cont-batching": _flag(_ALWAYS),
-        "--metrics": _flag(_ALWAYS),
-        "--no-mmap": _flag("is not needed: weights are packed into shared memory"),
-        "--mlock": _flag("is not needed: weights are packed into shared memory"),
-        "-fa": _left_out("is not needed"),
-        "--flash-attn": _left_out("is not needed"),
-        "-ngl": _left_out(_LAYERS),
-        "--n-gpu-layers": _left_out(_LAYERS),
-        "-b": _left_out("is not needed: --max-num-batched-tokens bounds a step"),
-        "--batch-size": _left_out("is not needed: --max-num-batched-tokens bounds a step"),
-        "-ub": _left_out("is not needed: --max-num-batched-tokens bounds a step"),
-        "--ubatch-size": _left_out("is not needed: --max-num-batched-tokens bounds a step"),
-        "-md": _refused(_NO_DRAFT),
-        "--model-draft": _refused(_NO_DRAFT),
-        "--lora": _refused(_NO_LORA),
-        "--mmproj": _refused("is not available: images are not served"),
-        "--embedding": _refused(_TEXT_ALONE),
-        "--embeddings": _refused(_TEXT_ALONE),
-    }
+_TEMPLATE_SHOWS = "is not needed: the chat template shows the format"
+_NOT_COMPILED = "is not needed: nothing is compiled at the start"
+_KV_TYPE = "is not available: keys and values are bfloat16"
+_ONE_DEVICE = "is not available: the whole model is on one device"
+_PER_REQUEST = "is of each request here"
+_GENERATION_CONFIG = (
+    "is of each request here; defaults are in generation_config.json of the model's folder"
 )
+_TOKEN = "is HF_TOKEN in the environment"
+_LOADING_FLAGS = ("--mmap", "--no-mmap", "--mlock", "--no-repack", "--no-host")
+_NEEDLESS_FLAGS = (
+    "--no-context-shift", "--warmup", "--no-warmup", "--no-slots", "--no-mmproj", "-kvu",
+    "--kv-unified", "--swa-full", "--no-perf",
+)  # fmt: skip
+_ROPE = (
+    "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx",
+    "--override-kv",
+)  # fmt: skip
+
+
+def _each(option: PeerOption, *names: str) -> dict[str, PeerOption]:
+    return dict.fromkeys(names, option)
+
+
+_VLLM = {
+    **_each(_same("engines"), "--data-parallel-size", "-dp"),
+    **_each(_same("frontends"), "--api-server-count", "-asc"),
+    "--num-gpu-blocks-override": _same("kv-blocks", peer=", in blocks of 16 tokens"),
+    "--kv-cache-memory-bytes": _same("kv-memory-bytes-max"),
+    "--uvicorn-log-level": _same("log-level"),
+    "--otlp-traces-endpoint": _same("otlp-endpoint"),
+    "--no-enable-prefix-caching": _flag("is --no-prefix-cache here", "--no-prefix-cache"),
+    "--no-async-scheduling": _flag("is --steps-in-flight 1 here", "--steps-in-flight", "1"),
+    "--disable-log-stats": _flag("is --throughput-log 0 here", "--throughput-log", "0"),
+    **_each(
+        _flag("is --no-access-log here", "--no-access-log"),
+        "--disable-log-requests", "--no-enable-log-requests", "--disable-uvicorn-access-log",
+    ),
+    **_each(_flag("is on by default"), "--enable-prefix-caching", "--async-scheduling"),
+    **_each(
+        _flag(_ALWAYS),
+        "--enable-chunked-prefill", "--enable-prompt-tokens-details",
+        "--enable-request-id-headers", "--enable-server-load-tracking",
+    ),
+    "--enable-auto-tool-choice": _flag(_TEMPLATE_SHOWS),
+    "--tool-call-parser": _left_out(_TEMPLATE_SHOWS),
+    "--enable-reasoning": _flag(_TEMPLATE_SHOWS),
+    "--chat-template-content-format": _left_out(
+        _TEMPLATE_SHOWS, "auto", otherwise="is not available: the chat template shows it"
+    ),
+    "--logprobs-mode": _left_out(
+        "is not needed",
+        "raw_logprobs",
+        otherwise="is not available: logprobs are those of the model, before penalties",
+    ),
+    "--trust-remote-code": _flag("is not needed: no code of a model's folder is ever run"),
+    "--enforce-eager": _flag(_NOT_COMPILED),
+    **_each(
+        _left_out(_NOT_COMPILED),
+        "--compilation-config", "-O", "--cuda-graph-sizes", "--max-seq-len-to-capture",
+    ),
+    **_each(
+        _flag("is not needed: each engine computes on one device"),
+        "--disable-custom-all-reduce", "--disable-frontend-multiprocessing",
+    ),
+    "--guided-decoding-backend": _left_out("is not needed: there is one, llguidance"),
+    "--dtype": _left_out(_OWN_TYPE, "auto", "bfloat16", "float32", otherwise=_OWN_TYPE),
+    "--kv-cache-dtype": _left_out("is not needed", "auto", "bfloat16", otherwise=_KV_TYPE),
+    "--block-size": _left_out("is not needed", "16", otherwise="is not available: it is 16"),
+    "--gpu-memory-utilization": _left_out(
+        "is not needed: --kv-memory-bytes-max bounds the KV cache, on a GPU as well"
+    ),
+    "--swap-space": _left_out("is not needed: nothing is swapped"),
+    "--cpu-offload-gb": _left_out("is not needed", "0", otherwise=_ONE_DEVICE),
+    "--tokenizer-mode": _left_out("is not needed", "auto", otherwise="is not available"),
+    "--max-log-len": _left_out("is not needed: prompts are never logged"),
+    "--limit-mm-per-prompt": _left_out("is not needed: a prompt is text alone"),
+    "--response-role": _left_out("is not needed", "assistant", otherwise="is not available"),
+    **_each(
+        _left_out("is not needed", "auto", "generate", otherwise=_TEXT_ALONE), "--task", "--runner"
+    ),
+    "--seed": _left_out(f"{_PER_REQUEST}: its `seed`"),
+    **_each(
+        _left_out("is not needed", "1", otherwise=_NO_RANKS),
+        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp",
+    ),
+    "--distributed-executor-backend": _left_out("is not needed", "mp", "uni", otherwise=_NO_RANKS),
+    "--enable-expert-parallel": _refused(_NO_RANKS),
+    **_each(
+        _refused("is not available: all engines are on this machine"),
+        "--headless", "--data-parallel-address", "--nnodes", "--node-rank",
+    ),
+    **_each(_refused(_NO_QUANTISED), "--quantization", "-q"),
+    **_each(
+        _refused(_NO_LORA), "--enable-lora", "--lora-modules", "--max-loras", "--max-lora-rank"
+    ),
+    **_each(
+        _refused(_NO_DRAFT),
+        "--speculative-config", "-sc", "--speculative-model", "--num-speculative-tokens",
+    ),
+    "--tokenizer": _refused("is not available: the tokenizer is in the model's folder"),
+    **_each(
+        _refused("is not available: --revision is of all that a model's folder has"),
+        "--tokenizer-revision", "--code-revision",
+    ),
+    "--hf-overrides": _refused("is not available: change config.json in the model's folder"),
+    "--override-generation-config": _refused(_GENERATION_CONFIG),
+    "--download-dir": _refused("is HF_HUB_CACHE in the environment"),
+    "--hf-token": _refused(_TOKEN),
+    "--enable-force-include-usage": _refused(f"{_PER_REQUEST}: its `stream_options`"),
+    "--allowed-origins": _refused("is --allowed-origin ORIGIN here, once for each"),
+    "--kv-events-config": _refused("is --kv-events-endpoint tcp://127.0.0.1:5557 here"),
+    "--kv-transfer-config": _refused("is not available: KV blocks are not transferred"),
+    **_each(
+        _refused("is not available: a server runs no code of others"),
+        "--middleware", "--logits-processors", "--tool-parser-plugin",
+    ),
+    **_each(_refused(_NO_TLS), "--root-path", "--ssl-keyfile", "--ssl-certfile"),
+    "--uds": _refused("is not available: the server listens on TCP alone"),
+}  # fmt: skip
+
+_LLAMA_CPP = {
+    "-m": _same("model", peer=", a folder in Hugging Face format"),
+    **_each(_same("model", peer=", ORG/NAME of the hub"), "-hf", "-hfr", "--hf-repo"),
+    **_each(_same("max-model-len"), "-c", "--ctx-size"),
+    **_each(_same("max-num-seqs"), "-np", "--parallel"),
+    "-t": _same("threads"),
+    **_each(_same("served-model-name"), "-a", "--alias"),
+    "--chat-template-file": _same("chat-template"),
+    "--sse-ping-interval": _same("sse-keep-alive"),
+    "--no-cache-prompt": _flag("is --no-prefix-cache here", "--no-prefix-cache"),
+    **_each(_flag("is --log-level debug here", "--log-level", "debug"), "-v", "--verbose"),
+    **_each(_flag(_ALWAYS), "-cb", "--cont-batching", "--cache-prompt", "--metrics"),
+    "--jinja": _flag("is not needed: the model's template is always used"),
+    **_each(_flag("is not needed: weights are packed into shared memory"), *_LOADING_FLAGS),
+    **_each(_flag("is not needed"), *_NEEDLESS_FLAGS),
+    "--slots": _flag("is GET /load here, and triolet tree"),
+    **_each(_flag("is not needed: the page may do what its key may"), "--no-webui", "--no-ui"),
+    **_each(_left_out("is not needed"), "-fa", "--flash-attn", "-fit", "--fit", "--cache-reuse"),
+    **_each(_left_out("is not needed: --threads is of prompts as well"), "-tb", "--threads-batch"),
+    "--threads-http": _left_out("is not needed: --frontends is the number of processes"),
+    **_each(
+        _left_out("is not needed: --device says where the whole model is computed"),
+        "-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "--split-mode", "-mg", "--main-gpu",
+    ),
+    **_each(
+        _left_out("is not needed: --max-num-batched-tokens bounds a step"),
+        "-b", "--batch-size", "-ub", "--ubatch-size",
+    ),
+    **_each(
+        _left_out("is not needed: --kv-memory-bytes-max bounds the KV cache"),
+        "-cram", "--cache-ram",
+    ),
+    **_each(
+        _left_out("is not needed", "auto", "deepseek", otherwise="is --reasoning-parser here"),
+        "--reasoning-format",
+    ),
+    **_each(
+        _left_out("is not needed", "bf16", otherwise=_KV_TYPE),
+        "-ctk", "--cache-type-k", "-ctv", "--cache-type-v",
+    ),
+    **_each(_left_out(f"{_PER_REQUEST}: its `seed`"), "-s"),
+    **_each(
+        _left_out(_PER_REQUEST, "-1", otherwise=f"{_PER_REQUEST}: its `max_tokens`"),
+        "-n", "--predict", "--n-predict",
+    ),
+    **_each(
+        _refused(_GENERATION_CONFIG),
+        "--temp", "--temperature", "--top-k", "--top-p", "--min-p", "--repeat-penalty",
+        "--presence-penalty", "--frequency-penalty",
+    ),
+    **_each(_refused(f"{_PER_REQUEST}: its `response_format`"), "-j", "--json-schema", "--grammar"),
+    "--chat-template-kwargs": _refused(f"{_PER_REQUEST}: its `chat_template_kwargs`"),
+    **_each(_refused("is --device cpu or --device cuda here"), "-dev"),
+    **_each(_refused(_ONE_DEVICE), "-ts", "--tensor-split", "-ot", "-cmoe", "--cpu-moe", "-ncmoe"),
+    **_each(_refused("is in config.json of the model's folder"), *_ROPE),
+    "--context-shift": _refused("is not available: an answer ends where the context does"),
+    **_each(
+        _refused("is --limits.http.write-s here, and its neighbours: triolet serve --help-all"),
+        "-to", "--timeout",
+    ),
+    "--log-file": _refused("is not available: the log is on stderr"),
+    **_each(_refused("is not available: the whole repository is used"), "-hff", "--hf-file"),
+    "-hft": _refused(_TOKEN),
+    "--offline": _refused("is HF_HUB_OFFLINE=1 in the environment"),
+    **_each(
+        _refused("is not available: give a folder, or ORG/NAME of the hub"), "-mu", "--model-url"
+    ),
+    **_each(
+        _refused("is not available: a server has one model"),
+        "--models-dir", "--models-preset", "--models-max",
+    ),
+    **_each(_refused(_NO_TLS), "--api-prefix", "--ssl-key-file", "--ssl-cert-file"),
+    **_each(_refused(_NO_DRAFT), "-md", "--model-draft", "--draft-max", "--spec-type"),
+    **_each(_refused(_NO_LORA), "--lora", "--lora-scaled"),
+    **_each(_refused("is not available: images are not served"), "-mm", "--mmproj"),
+    **_each(
+        _refused(_TEXT_ALONE), "--embedding", "--embeddings", "--pooling", "--rerank", "--reranking"
+    ),
+}  # fmt: skip
+
+_REASONING_PARSERS = (
+    "deepseek_r1", "deepseek_v3", "ernie45", "glm45", "granite", "holo2", "hunyuan_a13b", "kimi_k2",
+    "minimax_m2", "olmo3", "openai_gptoss", "qwen3", "seed_oss", "step3",
+)  # fmt: skip
+# Values of options that have one name here and there.
+VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType({"--reasoning-parser": _REASONING_PARSERS})
+
+OPTIONS: Mapping[str, PeerOption] = MappingProxyType(_VLLM | _LLAMA_CPP)
 
 
 def our_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -146,17 +274,20 @@ def our_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     ours: list[str] = []
     notes: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
         name, equals, value = word.partition("=")
         option = OPTIONS.get(name)
+        if option is None and (value or "".join(rest[-1:])) in VALUES.get(name, ()):
+            option = _left_out(_TEMPLATE_SHOWS)
         if option is None:
             ours.append(word)
             continue
         if option.refused:
             raise CycloptsError(msg=f"{name} {option.note}")
-        if option.takes_value and not equals:
-            value = next(rest, "")  # the parser refuses nothing where an option is ours
+        if option.takes_value and not equals and rest and not _OPTION.match(rest[-1]):
+            value = rest.pop()  # where it is missing, the parser misses it for an option of ours
         if option.only and value not in option.only:
             raise CycloptsError(msg=f"{name} {value} {option.otherwise or option.note}")
         ours += [part.format(value) for part in option.words]

@@ -1,5 +1,7 @@
 """Command lines of vLLM and llama.cpp: what is taken, what is left out, what is refused."""
 
+import re
+
 import pytest
 from cyclopts import CycloptsError
 
@@ -45,6 +47,9 @@ def test_a_command_line_of_llama_cpp_is_taken() -> None:
         ("--ssl-keyfile key.pem", "--ssl-keyfile is for a proxy in front"),
         ("--lora-modules a=b", "--lora-modules is not available: adapters"),
         ("-md draft.gguf", "-md is not available: there is no speculative decoding"),
+        ("--temp 0.7", "--temp is of each request here; defaults are in generation_config.json"),
+        ("-n 256", "-n 256 is of each request here: its `max_tokens`"),
+        ("--download-dir /models", "--download-dir is HF_HUB_CACHE in the environment"),
     ],
 )
 def test_what_has_no_place_here_is_refused_with_what_to_do(
@@ -56,10 +61,38 @@ def test_what_has_no_place_here_is_refused_with_what_to_do(
     assert capsys.readouterr().err.startswith(f"triolet: {sentence}")
 
 
+def test_how_it_is_read_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_words(["config", "show", "--data-parallel-size", "2"])
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert err == "triolet: warning: --data-parallel-size is --engines here\n"
+    assert re.search(r"--engines +2 +command line", out)
+
+
 def test_a_value_that_is_missing_is_missed_by_the_parser() -> None:
     ours, _ = our_words(["--ctx-size"])
     with pytest.raises(CycloptsError, match="max-model-len"):
         app.parse_args(["serve", *ours], exit_on_error=False, print_error=False)
+
+
+def test_an_option_without_its_value_leaves_the_next_one() -> None:
+    ours, notes = our_words(["-fa", "--jinja", "-ngl", "-1", "-c", "--mlock", "--port", "1"])
+    assert ours == ["--max-model-len", "", "--port", "1"]
+    assert len(notes) == 5
+
+
+def test_a_parser_of_vllm_is_left_out_and_a_misspelt_one_of_ours_is_not() -> None:
+    words = [
+        "--reasoning-parser",
+        "qwen3",
+        "--reasoning-parser=glm45",
+        "--reasoning-parser",
+        "tink",
+    ]
+    ours, notes = our_words(words)
+    assert ours == ["--reasoning-parser", "tink"]
+    assert notes == ["--reasoning-parser is not needed: the chat template shows the format"] * 2
 
 
 def test_no_option_of_ours_is_hidden_by_one_of_a_peer() -> None:
