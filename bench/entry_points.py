@@ -93,7 +93,7 @@ def _timeline() -> Measurement:
 
 @bench_command(LatencyOptions(), "latency")
 def _latency() -> Measurement:
-    """Press a server with one load after another: by protocol, concurrency, and arrivals a second.
+    """Load-test a server, one load after another: by protocol, concurrency, and arrivals a second.
 
     Shows tokens a second, time to the first token and between tokens, and CPU of each process.
     """

@@ -37,7 +37,8 @@ class BenchOptions:
     url: Annotated[
         str,
         Parameter(
-            group=PRESSED, help="Server to press, as http://host:port; without it one is started."
+            group=PRESSED,
+            help="Server to load-test, as http://host:port; without it one is started.",
         ),
     ] = ""
     api_key: Annotated[
@@ -47,7 +48,7 @@ class BenchOptions:
         Protocol,
         Parameter(group=LOAD, help="lanes (WebSocket), sse, chat (streamed), or http (whole)."),
     ] = Protocol.LANES
-    requests: Annotated[int, Parameter(group=LOAD, help="How many requests in all.")] = 256
+    requests: Annotated[int, Parameter(group=LOAD, help="Number of requests.")] = 256
     in_flight: Annotated[int, Parameter(group=LOAD, help="Maximum number of requests at once.")] = (
         64
     )
@@ -217,7 +218,7 @@ class LatencyOptions:
     """A server, and the loads that go to it one after another."""
 
     url: Annotated[
-        str, Parameter(help="Server to press, as http://host:port; without it one is started.")
+        str, Parameter(help="Server to load-test, as http://host:port; without it one is started.")
     ] = ""
     api_key: Annotated[str, Parameter(help="Key to send.", env_var="TRIOLET_API_KEY")] = (
         attrs.field(default="", repr=False)

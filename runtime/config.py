@@ -50,7 +50,7 @@ class AdmissionLimits:
     )
     # The least; the expected wait may ask for more.
     retry_after_s: float = setting(
-        RETRY_AFTER_S, help="Least Retry-After of a refusal, in seconds."
+        RETRY_AFTER_S, help="Minimum Retry-After of a refusal, in seconds."
     )
 
 
@@ -148,7 +148,7 @@ class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
     restart_limit: int = setting(
-        3, help="Deaths within the restart period after which a process is given up."
+        3, help="Deaths within the restart period after which a process is not restarted."
     )
     restart_period_s: float = setting(
         60.0, at_least=0.001, help="Length of the restart period, in seconds."

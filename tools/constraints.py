@@ -30,7 +30,7 @@ def installed_versions(package: str) -> dict[str, str]:
 
 def main() -> None:
     """Print the file."""
-    sys.stdout.write("# Versions tested together: pip install -c constraints.txt triolet\n")
+    sys.stdout.write("# Versions tested together: pip install -c constraints.txt dist/*.whl\n")
     pins = installed_versions("triolet").items()
     sys.stdout.writelines(f"{name}=={version}\n" for name, version in pins)
 

@@ -68,7 +68,7 @@ def build(
     """
     name = os.environ.get("CXX", "g++").split()
     if not name or shutil.which(name[0]) is None:
-        raise CompilerMissing(f"no C++ compiler: {name} is not on the path")
+        raise CompilerMissing(f"no C++ compiler: {' '.join(name) or 'CXX'} is not on the path")
     target.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in sources(folder) if path.suffix == ".cpp"]
     running: dict[str, subprocess.Popen[str]] = {}
