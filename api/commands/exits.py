@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import attrs
 import trio
 
-from ...engine.errors import EngineError, InvalidParameter
+from ...engine.errors import BootRefused, EngineError, InvalidParameter
 from ...nurseries.plain_text import for_terminal
 from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
@@ -130,6 +131,13 @@ def print_whole(text: str) -> None:
 
 def sentence(error: BaseException) -> str:
     """The error's own, but that an option is called as it is on the command line."""
+    if isinstance(error, BootRefused):
+        # A process that met a setting which cannot be served says so in words alone.
+        from ...engine.config import EngineSettings  # not at the start of each command
+
+        parameter, _, reason = error.reason.partition(" ")
+        if hasattr(attrs.fields(EngineSettings), parameter):
+            error = InvalidParameter(parameter, reason)
     if isinstance(error, InvalidParameter):
         name = error.parameter
         # Nested settings are options under their own names.
