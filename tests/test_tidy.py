@@ -37,7 +37,6 @@ CRUMBS = {
     "triolet.runtime.processes.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.processes.hang_watcher": "the shell of `HangWatch`, for a child",
     "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
-    "triolet.api.responses.store_interface": "what `response` says to the store that holds it",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",
 }
@@ -87,8 +86,7 @@ FIREWALLS = {
     "triolet.api.serving.connection": "a bad connection fails alone",
     "triolet.api.websocket.session": "a bad socket fails alone",
     "triolet.api.websocket.turns": "a bad lane fails alone",
-    "triolet.api.responses.response": "a bad response fails alone",
-    "triolet.api.completions.completion": "a bad completion fails alone",
+    "triolet.api.streams.served_stream": "a bad stream fails alone",
     "triolet.api.responses.foreign": "a bad answer to another frontend fails alone",
     "triolet.runtime.frontend.core_client": "one request's text must not end everybody's",
     "triolet.engine.grammar.text": "the converter of grammars raises Exception itself",

@@ -1,95 +1,83 @@
-"""Life of one chat completion or completion, from its admission until its client has had all of it.
+"""Completion: the surface of chat completions, completions and Messages for a served stream.
 
-It is above every connection. Of a stream readers come and go, each with a cursor of its own, and
-the one that asked for it is the first; a whole answer is made of the same record. Who holds it, as
-a reader or to wait for its end, keeps it; without, it goes on, and is kept, for the time that its
-request asked for, and if that is none it ends at once.
-
-As with responses no task moves tokens: collectors call, a reader that was woken pulls, and without
-readers they are pulled when they come.
+A whole answer is made of the same record as the events. A completion that was read to its end is
+over: it is kept for readers only while there may be some. `streams.served_stream` has its life.
 """
 
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import Protocol
+from typing import ClassVar
 
 import attrs
 import trio
 
-from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
-from ...nurseries.tasks.parking import ParkingPlace
 from ...runtime.frontend.generation import GenerationFacts, GenerationStream
 from ...runtime.text.outputs import GenerationOutput, Usage
-from ..errors import ApiError, engine_error, frontends_died, to_api_error, too_many_readers
+from ..access_log import Generated
+from ..errors import ApiError, engine_error, frontends_died
 from ..openai.chat import AnsweredPrompt
 from ..responses.recomputed import wait_recomputed
 from ..schema.fields import JsonObject
+from ..streams.served_stream import Admit, Owner, ServedStream
+from ..streams.stream_reader import StreamReader
 from .cursor import CompletionCursor
-from .order import AdoptedOrder, CompletionOrder, Streams
+from .order import AdoptedOrder, CompletionOrder, Opened, Streams
 from .record import ChoiceRecord, CompletionRecord
-
-logger = logging.getLogger(__name__)
-# Of one completion; each costs a connection anyway.
-READERS_MAX = 8
-
-
-class Owner(Protocol):
-    """Where a completion is known from its admission on."""
-
-    def add(self, completion: "ServedCompletion") -> None:
-        """It was admitted."""
-
-    def settle(self, completion: "ServedCompletion") -> None:
-        """It has ended, and is not held; harmless when repeated."""
 
 
 @attrs.define(eq=False)
-class ServedCompletion:
-    """See above. `streams` opens what it is made of; `keep_s` is how long it may be left alone."""
+class CompletionReader(StreamReader[CompletionCursor]):
+    """Reads frames of one completion."""
+
+    @property
+    def position(self) -> str | None:
+        """The id of the last frame; None where frames have none."""
+        return self.cursor.position
+
+    def take(self, tokens_max: int | None = None) -> bytes:
+        """The next frames; see `CompletionCursor.take`."""
+        self._pull()
+        frames = self.cursor.take(tokens_max)
+        self._note_taken()
+        return frames
+
+
+@attrs.define(eq=False)
+class ServedCompletion(ServedStream[CompletionReader]):
+    """One completion; `streams` opens what it is made of."""
+
+    noun: ClassVar[str] = "completion"
 
     order: CompletionOrder
     streams: Streams
-    owner: Owner
-    keep_s: float
     record: CompletionRecord = attrs.field(factory=lambda: CompletionRecord([]), init=False)
-    # Around the generation; its deadline is the end of the time without holders.
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Its client has had all of it.
     is_over: bool = attrs.field(default=False, init=False)
-    # It ended because it was cancelled.
+    # Its end is that it was cut.
     is_cut: bool = attrs.field(default=False, init=False)
-    # One for each prompt, with its choices, while it lives.
+    # One for each prompt, with its choices, while it lives; those with something to pull.
     _sources: list["_Source"] = attrs.field(factory=list, init=False)
-    # Those with something to pull.
     _ready: list["_Source"] = attrs.field(factory=list, init=False)
-    _readers: list["CompletionReader"] = attrs.field(factory=list, init=False)
-    _holders: int = attrs.field(default=0, init=False)
-    _is_admitted: bool = attrs.field(default=False, init=False)
     _keeps_output: bool = attrs.field(init=False)
     # What came of each of them, when that is over.
     _facts: list[GenerationFacts] = attrs.field(factory=list, init=False)
     # Choices without an end.
     _open: int = attrs.field(default=0, init=False)
-    # For those who wait for the end, if any do.
-    _ended: trio.Event | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._keeps_output = self.order.keeps_output
 
     @property
+    def names(self) -> dict[str, str]:
+        """What clients call the parameters that an error names."""
+        return self.order.request.names
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more is added."""
         return self.record.has_ended
-
-    async def wait_ended(self) -> None:
-        """Return when nothing more is added."""
-        if not self.has_ended:
-            if self._ended is None:
-                self._ended = trio.Event()
-            await self._ended.wait()
 
     def whole(self) -> JsonObject:
         """The whole answer. Raises the failure that it ended with."""
@@ -100,90 +88,64 @@ class ServedCompletion:
         choices = [each.whole() for each in record.choices]
         return self.order.answer(choices[0].prompt).whole(choices, record.usage)
 
-    def cancel(self, reason: str) -> None:
-        """End it here and now; idempotent. Its readers see an error if it had not ended."""
-        self.scope.cancel(reason)
-
     # ---- its task
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `completion`: from the prompts to the end.
+    async def run(
+        self,
+        owner: Owner["ServedCompletion"],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task `completion`: from the prompts to the end; started when it is admitted.
 
         Raises `ApiError` when it is not admitted; afterwards nothing: a failure is its end.
         Cancellation: its requests are aborted.
         """
-        try:
-            with self.scope:
-                async with AsyncExitStack() as stack:
-                    await self._begin(stack)
-                    task_status.started()
-                    for source in self._sources:
-                        source.stream.listen(source)
-                    self._ready = [*self._sources]
-                    if not self._readers:
-                        self.pull()
-                    await self._hold()
-            if not self._is_admitted:  # its time was over before that
-                self._admit()
-                task_status.started()
-        except Exception as error:  # the firewall of a completion: it fails alone
-            self._fail(error)
-        finally:
-            self._close()
-            if self._is_admitted and not self._holders:
-                self.owner.settle(self)
+        await self._live(owner, self._generate, task_status)
 
-    async def collect(self) -> None:
-        """Run to the end in the caller's task, which is its only one, and settles it.
+    async def _generate(self, admit: Admit) -> None:
+        """Holds the streams open until the end; readers pull from them."""
+        async with AsyncExitStack() as stack:
+            opened = await self.streams.open(stack)
+            admit()
+            if opened is None:
+                self._end(frontends_died("completion", "completion_lost"))
+                return
+            self._begin(opened)
+            for source in self._sources:
+                source.stream.listen(source)
+                source.on_output(source.stream.has_end)
+            await self._wait_in_time()
 
-        Raises as `run`. Cancellation: its requests are aborted.
-        """
-        try:
-            async with AsyncExitStack() as stack:
-                await self._begin(stack)
-                for source in self._sources:
-                    async for output in source.stream:
-                        self._add(source, output)
-        except Exception as error:  # see `run`
-            self._fail(error)
-        finally:
-            self._close()
+    async def _wait_in_time(self) -> None:
+        """Return at the end; choices that have none at the deadline end by that."""
+        deadline = min([each.stream.deadline for each in self._sources], default=math.inf)
+        if deadline < math.inf:
+            with trio.move_on_at(deadline):
+                await self._ended.wait()
+            for source in self._sources:
+                source.stream.expire()
+        await self._ended.wait()
 
     @property
     def facts(self) -> list[GenerationFacts]:
         """What came of the request for each prompt so far."""
         return self._facts or [source.stream.facts for source in self._sources]
 
-    def _admit(self) -> None:
-        """From here on it is known."""
-        self._is_admitted = True
-        self.owner.add(self)
+    def generated(self) -> Generated:
+        """What came of it so far, for the access log."""
+        name, admitted_at = self.order.completion_id, self.streams.admitted_at
+        return Generated.of(name, self.record.why, self.facts, admitted_at)
 
-    def _close(self) -> None:
-        """Nothing more comes."""
+    def _finish(self) -> None:
         self._facts = self.facts
         self._sources, self._ready = [], []
-        if self._is_admitted and not self.has_ended:
+        if not self.has_ended:
             self.is_cut = True
-            self._fail(engine_error())
+            self._end(engine_error())
 
-    async def _hold(self) -> None:
-        """Holds the streams open; readers pull from them. What has no end in time ends."""
-        deadline = min([source.stream.deadline for source in self._sources], default=math.inf)
-        if deadline < math.inf:
-            with trio.move_on_at(deadline):
-                await self.wait_ended()
-            for source in self._sources:
-                source.stream.expire()
-        await self.wait_ended()
-
-    async def _begin(self, stack: AsyncExitStack) -> None:
-        """Open its streams, until the stack is left; it is admitted then."""
-        opened = await self.streams.open(stack)
-        self._admit()
-        if opened is None:
-            self._end(frontends_died("completion", "completion_lost"))
-            return
+    def _begin(self, opened: Opened) -> None:
+        """Make its record, with a choice or more for each prompt."""
         count, is_open = self.order.request.sampling.n, not self.order.echoes_logprobs
         choices: list[ChoiceRecord] = []
         for stream, prompt in opened:
@@ -204,17 +166,13 @@ class ServedCompletion:
 
     # ---- tokens
 
-    def pull(self) -> None:
-        """Take what has come into the record. Runs in any task and never raises."""
+    def _take(self) -> None:
         while self._ready:
             source = self._ready.pop()
-            try:
-                while (output := source.stream.take_nowait()) is not None:
-                    if self.has_ended:
-                        break
-                    self._add(source, output)
-            except Exception as failure:  # see `run`
-                self._fail(failure)
+            while (output := source.stream.take_nowait()) is not None:
+                if self.has_ended:
+                    break
+                self._add(source, output)
 
     def _add(self, source: "_Source", output: GenerationOutput) -> None:
         choice, is_last = source.choices[output.index], output.finish_reason is not None
@@ -257,35 +215,14 @@ class ServedCompletion:
                 for reader in self._readers:
                     reader.cursor.note(choice.index)
 
-    def _fail(self, failure: Exception) -> None:
-        """Raises `ApiError` before the admission."""
-        if not self._is_admitted:
-            raise to_api_error(failure, self.order.request.names) from failure
-        if not isinstance(failure, EngineError | ApiError):
-            logger.error("a completion failed; only it ends", exc_info=failure)
-        if not self.has_ended:
-            self._end(to_api_error(failure, self.order.request.names))
+    def _end_by(self, error: ApiError) -> None:
+        self._end(error)
 
     def _end(self, how: Usage | ApiError) -> None:
         self.record.end(how)
-        if self._ended is not None:
-            self._ended.set()
-        for reader in self._readers:
-            reader.wake_up()
+        self._note_end()
 
     # ---- readers
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """It goes on, and is kept, in this block."""
-        self._holders += 1
-        self.scope.deadline = math.inf
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            if not self._holders:
-                self.await_readers()
 
     @contextmanager
     def reading(
@@ -296,9 +233,6 @@ class ServedCompletion:
         With `is_last` it is over when all was; `has_ids` puts ids into the frames. Raises
         `ApiError` for an id that is not there yet, or when too many read already.
         """
-        if len(self._readers) >= READERS_MAX:
-            raise too_many_readers("completion", READERS_MAX)
-        self.pull()
         options = self.order.request.options
         cursor = CompletionCursor(
             self.record,
@@ -309,14 +243,9 @@ class ServedCompletion:
         )
         if position is not None:
             cursor.go_behind(position)
-        reader = CompletionReader(self, cursor)
-        with self.held():
-            self._readers.append(reader)
-            try:
-                yield reader
-                self.is_over |= cursor.is_done and is_last
-            finally:
-                self._readers.remove(reader)
+        with self._attached(CompletionReader(self, cursor)) as reader:
+            yield reader
+            self.is_over |= cursor.is_done and is_last
 
     async def catch_up(self, position: str) -> None:
         """Return when the frame of this id is there, should its journal have lost it.
@@ -333,16 +262,6 @@ class ServedCompletion:
                 lambda: cursor.is_inexact(position),
             )
 
-    def await_readers(self) -> None:
-        """Without any for `keep_s`, it is over."""
-        self.pull()  # no reader does any more, and it would stop at its credit
-        if self.keep_s > 0:
-            self.scope.deadline = trio.current_time() + self.keep_s
-        if self.has_ended:
-            self.owner.settle(self)
-        elif self.keep_s <= 0:
-            self.cancel("its last reader has left")
-
 
 @attrs.define(eq=False)
 class _Source:
@@ -355,44 +274,5 @@ class _Source:
 
     def on_output(self, is_end: bool) -> None:
         """Runs in the task that delivers to all requests."""
-        completion = self.completion
-        completion._ready.append(self)
-        if not completion._readers:
-            completion.pull()
-        elif len(completion._ready) == 1:
-            for reader in completion._readers:
-                reader.wake_up()
-
-
-@attrs.define(eq=False)
-class CompletionReader:
-    """A reader while it is attached; of one task."""
-
-    completion: ServedCompletion
-    cursor: CompletionCursor
-    _place: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether everything was taken."""
-        return self.cursor.is_done
-
-    @property
-    def position(self) -> str | None:
-        """The id of the last frame; None where frames have none."""
-        return self.cursor.position
-
-    def wake_up(self) -> None:
-        """There may be more."""
-        self._place.wake()
-
-    async def wait_ready(self) -> None:
-        """Return when there is something to take, nothing will come any more, or it was woken."""
-        if not (self.completion._ready or self.cursor.is_ready or self.cursor.is_done):
-            await self._place.park()
-
-    def take(self, tokens_max: int | None = None) -> bytes:
-        """The next frames; see `CompletionCursor.take`."""
-        if self.completion._ready:
-            self.completion.pull()
-        return self.cursor.take(tokens_max)
+        self.completion._ready.append(self)
+        self.completion.on_output(is_end)

@@ -1,6 +1,7 @@
 """Reader of a completion of another frontend, by calls through the root; as `CompletionReader`."""
 
 import attrs
+import trio
 
 from ...runtime.messages import ForeignVerb
 from ..errors import ApiError, completion_not_found
@@ -16,8 +17,8 @@ class ForeignCompletionReader:
     completion_id: str
     principal: str
     position: str | None
-    # Everything was taken.
-    is_done: bool = attrs.field(default=False, init=False)
+    # Set when everything was taken.
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
     # The batch that was fetched and not taken.
     _frames: bytes = attrs.field(default=b"", init=False)
     _is_last: bool = attrs.field(default=False, init=False)
@@ -45,5 +46,6 @@ class ForeignCompletionReader:
     def take(self) -> bytes:
         """The batch that waits; the owner has bounded its size."""
         frames, self._frames = self._frames, b""
-        self.is_done = self._is_last
+        if self._is_last:
+            self.done.set()
         return frames

@@ -15,6 +15,7 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.tasks.background import waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.journal.records import JournalUnreadable
@@ -164,25 +165,25 @@ class CompletionService:
                 yield completion
             return
         completion = self._make(order)
-        if not order.is_keyed:
-            try:
-                await completion.collect()
-                yield completion
-            finally:
-                self.settle(completion)
-            return
         with completion.held():
-            await self._start(completion)
-            await completion.wait_ended()
+            if order.is_keyed:
+                await self._start(completion)
+                await completion.wait_ended()
+            else:  # in this task: it does not outlive its caller
+                with waiting_for("tokens"):
+                    await completion.run(self)
             yield completion
 
     def _make(self, order: CompletionOrder, keep_s: float = 0.0) -> ServedCompletion:
         self.check_accepting()
-        return ServedCompletion(order, order, self, math.inf if order.is_keyed else keep_s)
+        completion = ServedCompletion(order, order)
+        completion.keep_s = math.inf if order.is_keyed else keep_s
+        return completion
 
     async def _start(self, completion: ServedCompletion) -> None:
         """Returns when it was admitted; raises `ApiError` if it was not."""
-        await self.start(completion.run, f"completion {completion.order.completion_id}")
+        run = partial(completion.run, self)
+        await self.start(run, f"completion {completion.order.completion_id}")
 
     # ---- what is known
 
@@ -192,8 +193,15 @@ class CompletionService:
         if completion.order.is_keyed:
             self.store.executions.handle_admitted(completion.order.completion_id)
 
-    def settle(self, completion: ServedCompletion) -> None:
-        """It has ended and is not held: it is kept as long as it may be asked for."""
+    def end(self, completion: ServedCompletion) -> None:
+        """A completion has ended: it stays where it is until its readers have left."""
+
+    def handle_refused(self, completion: ServedCompletion) -> None:
+        """A completion was not admitted: no successor is to find it."""
+        self._forget(completion)
+
+    def handle_left(self, completion: ServedCompletion) -> None:
+        """An ended completion is not held: it is kept as long as it may be asked for."""
         order, is_cut = completion.order, completion.is_cut
         completion_id, is_keyed = order.completion_id, order.is_keyed
         self._live.pop(completion_id, None)
@@ -301,7 +309,7 @@ class CompletionService:
             with trio.move_on_after(CHUNKS_WAIT_S):
                 await reader.wait_ready()
             frames = reader.take(CHUNK_TOKENS_MAX).decode()
-            return ChunkBatch(frames, reader.cursor.position, reader.is_done)
+            return ChunkBatch(frames, reader.cursor.position, reader.done.is_set())
 
     # ---- adoption
 
@@ -354,4 +362,6 @@ class CompletionService:
         deadline = parts[0].admitted_at + request.options.runtime.deadline_s
         keep_s = max(request.options.keep_s, self.store.adopted_keep_s)
         streams = AdoptedOrder(order, parts, deadline)
-        return ServedCompletion(order, streams, self, math.inf if kept.is_keyed else keep_s)
+        completion = ServedCompletion(order, streams)
+        completion.keep_s = math.inf if kept.is_keyed else keep_s
+        return completion

@@ -41,8 +41,7 @@ from .inputs import fitting, with_items
 from .kept import kept_ending
 from .recomputed import catch_up
 from .record import ResponseRecord
-from .response import Response
-from .response_reader import ResponseReader, Wake
+from .response import Response, ResponseReader, Wake
 from .store import ResponseStore, response_not_found
 
 logger = logging.getLogger(__name__)

@@ -157,8 +157,13 @@ class ResponseStore:
         self.ended.forget_old(trio.current_time())
         self.on_ended()
 
+    def handle_refused(self, response: Response) -> None:
+        """A response was not admitted: no successor is to find it."""
+        if self.journal is not None:
+            self.journal.forget(response.response_id)
+
     def handle_left(self, response: Response) -> None:
-        """Nobody reads one that has ended any more, or is to answer with it."""
+        """An ended response has no reader any more, and no caller is to answer with it."""
         if self.journal is not None and response.response_id in self._awaited:
             self._awaited.remove(response.response_id)
             self.journal.forget(response.response_id)

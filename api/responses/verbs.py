@@ -70,7 +70,8 @@ async def carry_out(
             return store.get(response_id, principal)
         case ForeignVerb.CANCEL:
             response = store.cancel(response_id, principal, "cancelled by its client")
-            return await response.wait_ended()
+            await response.wait_ended()
+            return response.record.snapshot()
         case ForeignVerb.DELETE:
             store.delete(response_id, principal)
             return {}

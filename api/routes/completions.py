@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from ...engine.errors import EngineError
-from ..access_log import Generated
 from ..anthropic.error_object import error_object
 from ..anthropic.messages_request import (
     MESSAGES_KIND,
@@ -17,7 +16,7 @@ from ..anthropic.messages_request import (
     read_messages_request,
 )
 from ..application import Call
-from ..completions.completion import CompletionReader, ServedCompletion
+from ..completions.completion import CompletionReader
 from ..completions.cursor import POSITION_CHARACTERS_MAX
 from ..completions.foreign_reader import ForeignCompletionReader
 from ..completions.order import CompletionOrder
@@ -144,18 +143,12 @@ async def _execute(call: Call, order: CompletionOrder) -> None:
         is_begun = connection.state.is_begun
         opening = completions.open(order, _position(connection), must_be_begun=is_begun)
         async with opening as reader:
-            connection.access.generation = partial(_generated, reader.completion)
+            connection.access.generation = reader.stream.generated
             await _send_chunks(call, reader)
     else:
         async with completions.answer(order) as completion:
-            connection.access.generation = partial(_generated, completion)
+            connection.access.generation = completion.generated
             await connection.answer_json(200, completion.whole())
-
-
-def _generated(completion: ServedCompletion) -> Generated:
-    """For the access log."""
-    what = (completion.order.completion_id, completion.record.why, completion.facts)
-    return Generated.of(*what, completion.streams.admitted_at)
 
 
 def _position(connection: HttpConnection) -> str | None:
@@ -174,7 +167,7 @@ async def _send_chunks(call: Call, reader: CompletionReader | ForeignCompletionR
         return
     frames = b""
     with call.application.keep_alive.watching(connection, reader.wake_up):
-        while not reader.is_done:
+        while not reader.done.is_set():
             if frames:
                 await connection.send_events(frames, reader.position)
             else:

@@ -17,8 +17,7 @@ from ..openai.responses_request import ResponseRequest, ResumeRequest, read_resp
 from ..openai.sse import event_frame
 from ..responses.claims import KeyedRequest
 from ..responses.history import input_items
-from ..responses.response import Response
-from ..responses.response_reader import ResponseReader
+from ..responses.response import Response, ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query

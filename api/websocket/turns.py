@@ -26,8 +26,7 @@ from ..openai.responses_request import (
     read_response_request,
     read_resume_request,
 )
-from ..responses.response import Response
-from ..responses.response_reader import ResponseReader
+from ..responses.response import Response, ResponseReader
 from ..routes.table import SOCKET_PATH
 from ..schema.fields import JsonObject, ObjectFields, decode_object
 from ..settings import SocketLimits

@@ -42,7 +42,7 @@ async def take(reader: CompletionReader | ForeignCompletionReader, frames: int) 
     """So many frames at least, or all there are."""
     data = b""
     with trio.fail_after(20):
-        while data.count(b"\n\n") < frames and not reader.is_done:
+        while data.count(b"\n\n") < frames and not reader.done.is_set():
             await reader.wait_ready()
             data += reader.take()
     return data
@@ -80,7 +80,7 @@ async def test_a_cut_stream_goes_on_behind_its_last_event(null_folder: pathlib.P
         order = make_order(before, STREAM)
         async with before.completions.open(order) as reader:
             data = await take(reader, 12)
-            position, is_done = reader.position, reader.is_done
+            position, is_done = reader.position, reader.done.is_set()
             assert not is_done
             async with lives.next() as after:
                 same = make_order(after, STREAM)

@@ -61,7 +61,7 @@ async def take(
 ) -> None:
     """So many frames more, or all there are."""
     with trio.fail_after(20):
-        while len(frames) < count and not reader.is_done:
+        while len(frames) < count and not reader.done.is_set():
             await reader.wait_ready()
             frames += frames_of(reader.take())
 
@@ -104,7 +104,7 @@ async def test_a_cut_stream_is_read_on_behind_its_last_frame(
         order = make_order(before, {**body, "cache_salt": "cut"})
         async with before.completions.open(order) as reader:
             await take(reader, cut, 12)
-            assert not reader.is_done
+            assert not reader.done.is_set()
             async with lives.next() as after, lives.next() as later:
                 assert not after.completions._live[order.completion_id].has_ended
                 asked = (order.completion_id, "p", cut[-1][0])
@@ -114,6 +114,17 @@ async def test_a_cut_stream_is_read_on_behind_its_last_frame(
                 await trio.testing.wait_all_tasks_blocked()
                 assert journal_of(lives).streams() == []
                 await check_forgotten(later, *asked)
+
+
+async def test_of_one_whose_second_prompt_is_refused_nothing_is_kept(
+    null_folder: pathlib.Path,
+) -> None:
+    body = {**SHARED, "prompt": ["hello", [5] * 100_000]}
+    async with open_lives(null_folder) as lives, lives.first() as before:
+        with pytest.raises(ApiError, match="prompt"):
+            async with before.completions.open(make_order(before, body)):
+                pass
+        assert journal_of(lives).streams() == []
 
 
 async def test_of_one_that_two_lives_died_of_the_error_is_read(null_folder: pathlib.Path) -> None:
@@ -130,7 +141,7 @@ async def test_of_one_that_two_lives_died_of_the_error_is_read(null_folder: path
             async with lives.next() as after, after.completions.read(*asked) as resumed:
                 await resumed.wait_ready()
                 assert b'"completion_lost"' in resumed.take()
-                assert resumed.is_done
+                assert resumed.done.is_set()
 
 
 async def test_what_was_cut_within_its_admission_is_forgotten(null_folder: pathlib.Path) -> None:
@@ -324,7 +335,7 @@ async def lossy(
         await take(reader, seen, 5)
         left = lose_what_follows(lives)
         await take(reader, seen, 12)
-        assert not reader.is_done
+        assert not reader.done.is_set()
         lives.memory = left
         async with lives.next() as after:
             yield after, order.completion_id, seen

@@ -90,7 +90,8 @@ async def test_reasoning_goes_on_as_reasoning(tmp_path: pathlib.Path, *, has_end
                 async with lives.next() as after:
                     kept = after.store.find(response.response_id, "p")
                     assert has_ended or kept.record.token_count < len(WORDS)
-                    whole: Any = await kept.wait_ended()
+                    await kept.wait_ended()
+                    whole: Any = kept.whole()
         reasoning, message = whole["output"]
         assert reasoning["content"][0]["text"] == "".join(WORDS[:30]).strip()
         assert message["content"][0]["text"] == "".join(WORDS[30:])

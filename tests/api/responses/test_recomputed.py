@@ -11,8 +11,7 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Event
 from triolet.api.openai.responses_request import ResumeRequest
-from triolet.api.responses.response import Response
-from triolet.api.responses.response_reader import ResponseReader
+from triolet.api.responses.response import Response, ResponseReader
 from triolet.api.responses.verbs import EventBatch, carry_out
 from triolet.runtime.messages import ForeignVerb
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -13,8 +13,7 @@ import trio.testing
 from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Status
 from triolet.api.responses.record_reader import RecordReader
-from triolet.api.responses.response import READERS_MAX, Response
-from triolet.api.responses.response_reader import ResponseReader
+from triolet.api.responses.response import Response, ResponseReader
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied
@@ -51,15 +50,6 @@ async def test_readers_wait_by_themselves_or_are_woken() -> None:
         taken(one)
         assert (one.done.is_set(), other.done.is_set()) == (True, False)
         await one.wait_ready()
-
-
-async def test_the_last_reader_that_leaves_ends_it() -> None:
-    response = make_live()
-    with response.held():
-        with response.reading(), response.reading():
-            pass
-        assert not response.scope.cancel_called
-    assert response.scope.cancel_called
 
 
 @pytest.mark.parametrize("values", [{"background": True}, KEEP])
@@ -139,32 +129,6 @@ async def test_the_first_that_takes_pulls_and_readers_are_woken_once() -> None:
             assert response.has_ended
 
 
-async def test_without_readers_it_is_pulled_when_it_comes() -> None:
-    response = make_live(background=True)
-    async with running(response) as feed:
-        feed.put("a")
-        assert response.record.text == "a"
-        with response.reading(3):
-            feed.put("b")
-            assert response.record.text == "a"
-        assert response.record.text == "ab"  # else it would stop at its credit for good
-
-
-async def test_it_is_pulled_for_those_who_wait_for_the_end() -> None:
-    response = make_live()
-    async with running(response) as feed:
-        with response.reading(3) as reader:
-            feed.put("a")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(response.wait_ended)
-                await trio.testing.wait_all_tasks_blocked()
-                assert response.record.text == "a"
-                feed.put("b")
-                assert response.record.text == "ab"
-                response.end(COMPLETED)
-            assert text_of(reader) == "ab"
-
-
 async def test_credit_granted_before_the_request_is_not_lost() -> None:
     response = make_live()
     response.grant(3)
@@ -172,16 +136,6 @@ async def test_credit_granted_before_the_request_is_not_lost() -> None:
     async with running(response) as feed:
         response.grant(5)
         assert feed.granted == [7, 5]
-
-
-async def test_readers_are_bounded() -> None:
-    response = make_live()
-    with ExitStack() as stack:
-        for _ in range(READERS_MAX):
-            stack.enter_context(response.reading())
-        with pytest.raises(ApiError) as caught, response.reading():
-            pass
-        assert (caught.value.status, caught.value.code) == (429, "too_many_readers")
 
 
 # ---- from admission to the end

@@ -11,7 +11,7 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
 from triolet.api.responses.ignored_tools import KINDS_MAX, IgnoredTools
-from triolet.api.responses.response_reader import ResponseReader
+from triolet.api.responses.response import ResponseReader
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.text.prompts import ChatPrompt
@@ -37,7 +37,8 @@ async def test_it_ends_with_the_block_that_held_it(autojump_clock: trio.testing.
     async with open_responses(application):
         async with application.responses.open(make_request(), "p") as response:
             assert application.store.running() == [response]
-        assert (await response.wait_ended())["status"] == "cancelled"
+        await response.wait_ended()
+        assert response.whole()["status"] == "cancelled"
     assert trio.current_time() == 0
     assert generator.aborted == [response.response_id]
 
@@ -57,7 +58,8 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
             await reader.wait_ready()
             (delta,) = taken(reader, 100)
             assert delta["delta"] == "a"
-        assert (await response.wait_ended())["status"] == "completed"
+        await response.wait_ended()
+        assert response.whole()["status"] == "completed"
 
 
 async def test_it_is_aborted_when_no_reader_comes_back(
@@ -68,7 +70,8 @@ async def test_it_is_aborted_when_no_reader_comes_back(
         request = make_request(runtime={"keep_s": 3})
         async with application.responses.open(request, "p") as response:
             pass
-        assert (await response.wait_ended())["status"] == "cancelled"
+        await response.wait_ended()
+        assert response.whole()["status"] == "cancelled"
         assert trio.current_time() == 3
 
 

@@ -1,0 +1,1 @@
+"""Served streams: the life that every answer has above its connections, whatever its protocol."""

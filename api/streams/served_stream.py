@@ -1,0 +1,271 @@
+"""Life of one served answer, from its admission until its readers have left: task, scope, readers.
+
+A stream is above every connection: readers come and go, each with a cursor of its own, and callers
+hold it while they wait for the whole answer. When the last of them has left it goes on for the time
+that its request asked for, and then it is aborted.
+
+No task moves tokens. The collector of the request's outputs calls `on_output` once, readers are
+woken, and the first that takes pulls everything into the record; so tokens that come meanwhile cost
+nothing and are merged, and a request whose readers are all behind meets its credit and is paused.
+Without readers, while a caller waits for the end, and with the end itself, outputs are pulled when
+they come.
+
+A *surface* derives from this class: its record, its positions and the form of its events. There are
+two, `responses.response` (Responses) and `completions.completion` (chat, completions, Messages).
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import attrs
+import trio
+
+from ...engine.errors import EngineError
+from ..access_log import Generated
+from ..errors import ApiError, to_api_error, too_many_readers
+from .stream_reader import StreamReader
+
+logger = logging.getLogger(__name__)
+# Each reader costs a connection anyway.
+READERS_MAX = 8
+Known = TypeVar("Known", contravariant=True)
+Reader = TypeVar("Reader", bound=StreamReader[Any])
+# Called when the request has reached its engine.
+Admit = Callable[[], None]
+
+
+class Owner(Protocol[Known]):
+    """Where a stream is known from its admission on."""
+
+    def add(self, stream: Known, /) -> None:
+        """The stream was admitted."""
+
+    def end(self, stream: Known, /) -> None:
+        """The stream has ended, for whatever reason."""
+
+    def handle_left(self, stream: Known, /) -> None:
+        """An ended stream has no reader, and no caller is to answer with it; may be repeated."""
+
+    def handle_refused(self, stream: Known, /) -> None:
+        """The stream was not admitted: no successor is to find it."""
+
+
+@attrs.define(eq=False)
+class ServedStream(Generic[Reader]):
+    """One answer, whole or as events, while it is served."""
+
+    # In errors and logs.
+    noun: ClassVar[str] = "stream"
+
+    # How long the stream goes on without readers, in seconds; 0: not at all.
+    keep_s: float = attrs.field(default=0.0, init=False)
+    # When the request's time is over, by trio's clock.
+    deadline_s: float = attrs.field(default=math.inf, init=False)
+    # The stream goes on to its end without any reader.
+    is_background: bool = attrs.field(default=False, init=False)
+    # Around the generation; its deadline is the request's, or the end of the time without readers.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # Readers know that there is more to pull.
+    has_more: bool = attrs.field(default=False, init=False)
+    # The end was asked for, and is no matter of time.
+    is_cancelled: bool = attrs.field(default=False, init=False)
+    # Where the stream is known since its admission.
+    _owner: Owner[Any] | None = attrs.field(default=None, init=False)
+    # Readers of events; callers for whom it must go on; callers that wait for its end.
+    _readers: list[Reader] = attrs.field(factory=list, init=False)
+    _holders: int = attrs.field(default=0, init=False)
+    _waiting: int = attrs.field(default=0, init=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    # ---- what a surface says
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is added."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What clients call the parameters that an error names."""
+        raise NotImplementedError
+
+    def generated(self) -> Generated:
+        """What came of it so far, for the access log."""
+        raise NotImplementedError
+
+    def _take(self) -> None:
+        """Take into the record what has come; whatever this raises is the stream's end."""
+        raise NotImplementedError
+
+    def _end_by(self, error: ApiError) -> None:
+        """End with a failure."""
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        """The task is over: what was cut has its end now."""
+        raise NotImplementedError
+
+    # ---- the task
+
+    async def _live(
+        self,
+        owner: Owner[Any],
+        generate: Callable[[Admit], Awaitable[None]],
+        task_status: trio.TaskStatus[None],
+    ) -> None:
+        """Run `generate`, which returns at the end, and calls `Admit` when there are outputs.
+
+        Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
+        stream's end. Cancellation: its requests are aborted, and it ends as cancelled.
+        """
+        admit = partial(self._admit, owner, task_status)
+        try:
+            with self.scope:
+                await generate(admit)
+            if self._owner is None:  # its time was over before it was admitted
+                admit()
+        except Exception as error:  # the firewall of a stream: it fails alone
+            self._fail(error)
+        finally:
+            if self._owner is None:
+                owner.handle_refused(self)
+            else:
+                self._finish()
+                if not self.is_attached:
+                    owner.handle_left(self)
+
+    def _admit(self, owner: Owner[Any], task_status: trio.TaskStatus[None]) -> None:
+        """Make the stream known: it has readers from here on."""
+        self._owner = owner
+        owner.add(self)
+        task_status.started()
+
+    def _fail(self, failure: Exception) -> None:
+        """Raises `ApiError` before the admission."""
+        error = to_api_error(failure, self.names)
+        if not isinstance(failure, EngineError | ApiError):
+            logger.error("a %s failed; only it ends", self.noun, exc_info=failure)
+        if self._owner is None:
+            raise error from failure
+        if not self.has_ended:
+            self._end_by(error)
+
+    def _note_end(self) -> None:
+        """The record has its end: readers, waiters and the owner hear of it."""
+        self._ended.set()
+        self.wake_readers()
+        if self._owner is not None:
+            self._owner.end(self)
+
+    async def wait_ended(self) -> None:
+        """Return when nothing more is added. Meanwhile slow readers are not waited for."""
+        self._waiting += 1
+        self.pull()
+        try:
+            await self._ended.wait()
+        finally:
+            self._waiting -= 1
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end; idempotent."""
+        self.is_cancelled = True
+        self.scope.cancel(reason)
+
+    # ---- tokens
+
+    def on_output(self, is_end: bool = False) -> None:
+        """There is more to pull; harmless when called again.
+
+        Runs in the task that delivers to all requests, for every token if nothing else waits.
+        """
+        if is_end or self._waiting or not self._readers:
+            self.pull()
+            self.wake_readers()
+        elif not self.has_more:
+            self.has_more = True
+            self.wake_readers()
+
+    def pull(self) -> None:
+        """Take what has come into the record, and the end if that has come.
+
+        Runs in any task, a writer's too, and never raises: a failure is the stream's end.
+        """
+        self.has_more = False
+        if self.has_ended:
+            return
+        try:
+            self._take()
+        except Exception as failure:  # see `_live`
+            self._fail(failure)
+
+    def wake_readers(self) -> None:
+        """Something may have been added to the record."""
+        for reader in self._readers:
+            reader.wake_up()
+
+    # ---- readers
+
+    @contextmanager
+    def _attached(self, reader: Reader) -> Iterator[Reader]:
+        """Read in this block. Raises `ApiError` when too many read already."""
+        if len(self._readers) >= READERS_MAX:
+            raise too_many_readers(self.noun, READERS_MAX)
+        self._readers.append(reader)
+        self._extend_life()
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
+            self._check_abandoned()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a client reads it, or is to be answered with it."""
+        return bool(self._readers or self._holders)
+
+    def held(self) -> "_Hold":
+        """Keep it running in this block, without reading."""
+        return _Hold(self)
+
+    def await_readers(self) -> None:
+        """Let it end if it has no reader for `keep_s`."""
+        until_s = trio.current_time() + self.keep_s
+        self.scope.deadline = min(until_s, self.deadline_s)
+
+    def _extend_life(self) -> None:
+        if self.scope.deadline != self.deadline_s:  # setting it costs
+            self.scope.deadline = self.deadline_s
+
+    def _check_abandoned(self) -> None:
+        if self._readers:
+            return
+        self.pull()  # no reader does any more, and it would stop at its credit
+        if self._holders:
+            return
+        goes_on = self.is_background or self.keep_s > 0
+        if goes_on and not self.is_background:
+            self.await_readers()
+        if not self.has_ended:
+            if not goes_on:
+                self.cancel("its last reader has left")
+        elif self._owner is not None:
+            self._owner.handle_left(self)
+
+
+@attrs.define(eq=False)
+class _Hold:
+    """See `ServedStream.held`; a class, as there is one for each stream."""
+
+    stream: ServedStream[Any]
+
+    def __enter__(self) -> None:
+        self.stream._holders += 1
+        self.stream._extend_life()
+
+    def __exit__(self, *_: object) -> None:
+        self.stream._holders -= 1
+        self.stream._check_abandoned()
