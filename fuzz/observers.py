@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from ..nurseries.processes.orphans import child_pids
-from ..nurseries.processes.spares import FORK_SERVER
+from ..nurseries.processes.spares import FORK_SERVER, SPARE
 from ..nurseries.processes.title import PREFIX
 
 PROC = pathlib.Path("/proc")
@@ -234,7 +234,10 @@ def _name(command: list[str], *, is_root: bool) -> str:
         return "root"
     if command[0].startswith(PREFIX):
         title = command[0].removeprefix(PREFIX)
-        return title if title == FORK_SERVER.strip() else title.partition(" ")[0].rstrip(",")
+        if title == FORK_SERVER.strip():
+            return title
+        name, _, waiting = title.partition(",")
+        return f"{SPARE}{name}" if waiting else name.partition(" ")[0]
     for word in command:
         if word.startswith("triolet.") and not word.endswith("boot"):
             if ".worker." in word:

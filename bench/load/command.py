@@ -76,7 +76,8 @@ class Bar:
 
 def print_table(console: Console, title: str, measures: Measures) -> None:
     """The figures for a person: rates and errors, latencies, what each process spent."""
-    facts = Table(title=title, show_header=False, title_justify="left")
+    console.print(title, highlight=False)  # a table's own title wraps at the width of the table
+    facts = Table(show_header=False)
     for name, value in _facts(measures):
         facts.add_row(name, value)
     console.print(facts)

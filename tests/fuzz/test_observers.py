@@ -16,6 +16,7 @@ from triolet.fuzz.observers import (
     GONE,
     abstract_sockets,
     children_of,
+    costs_of_tree,
     marked,
     open_files,
     resident_bytes,
@@ -38,6 +39,28 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     finally:
         popen.kill()
         popen.communicate()
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("engine 0", "engine"),
+        ("engine, waiting", "spare engine"),
+        ("fork server", "fork server"),
+    ],
+)
+def test_a_process_is_called_as_its_title_says(title: str, name: str) -> None:
+    program = (
+        "from triolet.nurseries.processes.title import set_title;"
+        f"set_title({title!r}); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as popen:
+        assert popen.stdout is not None
+        popen.stdout.readline()
+        assert name in costs_of_tree(os.getpid())
+        popen.communicate(b"\n")
 
 
 async def test_the_life_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:

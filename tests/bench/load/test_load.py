@@ -269,9 +269,9 @@ def figures(path: pathlib.Path) -> Any:
     return json.loads(path.read_text())
 
 
-# "worker 2", "fork server": a second after all is ready, so on a busy machine before the end, else
-# not at all.
-SPARES = re.compile(r".* \d+|fork server.*")
+# "spare worker", "fork server": a second after all is ready, so on a busy machine before the end,
+# else not at all.
+SPARES = re.compile(r".* \d+|spare .*|fork server.*")
 
 
 @pytest.mark.slow
