@@ -14,6 +14,7 @@ from ...transports.links.channel import Peer
 from ...transports.links.link_header import Mishap
 from ...transports.links.memory_channel import MemoryHub
 from .blame import Blame
+from .kernel import LINGERS_S
 from .processes import EngineParts, FrontendParts
 from .scene import Scene
 from .streams import Violation
@@ -31,8 +32,12 @@ class Judge:
     blame: Blame
 
     async def settle(self) -> None:
-        """Nothing may be left, and all must agree, in bounded time."""
-        with trio.move_on_after(QUIET_S) as patience:
+        """Nothing may be left, and all must agree, in bounded time.
+
+        What hangs in the kernel has its time before.
+        """
+        hung_s = LINGERS_S if self.scene.kernel.any_lingers() else 0.0
+        with trio.move_on_after(hung_s + QUIET_S) as patience:
             await self.wait_settled()
         if patience.cancelled_caught:
             raise Violation(f"{QUIET_S:g} s after the last stream: {self.unsettled()}")
@@ -118,8 +123,9 @@ class Judge:
         return self.blame.unsettled()
 
     def check_over(self) -> None:
-        """I5: nothing outlives the root's block."""
-        left = [str(each) for each in self.scene.kernel.processes if each.exit is None]
+        """I5: nothing outlives the root's block, but what hangs in the kernel."""
+        processes = self.scene.kernel.processes
+        left = [str(each) for each in processes if each.exit is None and not each.lingers]
         if left:
             raise Violation(f"left behind: {', '.join(left)}")
         if self.scene.kernel.unnoticed:

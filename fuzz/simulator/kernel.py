@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -32,6 +33,8 @@ from .task_order import PROCESS, let_go_on
 FIRST_PID = 2**23
 # From a kill to the readable pidfd, as of small and large processes.
 TEARDOWN_S = (0.0, 0.001, 0.05, 0.4)
+# One that hangs in the kernel does so beyond `DYING_S` and then `LadderTimes.kill_s`.
+LINGERS_S = 25.0
 # A stop is noticed within half of this, and is none before the other.
 NOTICED_S = 1.5
 STOPPED_S = 0.4
@@ -44,7 +47,7 @@ class SimProcess:
 
     pid: int
     module: str
-    pidfd: int
+    pidfd: int  # a copy of what its owner got, until its exit
     control: socket.socket
     death: socket.socket
     words_fd: int
@@ -63,6 +66,8 @@ class SimProcess:
     # When its owner sent SIGTERM: it is killed if that does not help, watched or not.
     terminated_at: float = attrs.field(default=float("inf"), init=False)
     died_at: float = attrs.field(default=float("inf"), init=False)
+    # Whether it outlives SIGKILL, as one that hangs in the kernel does.
+    lingers: bool = attrs.field(default=False, init=False)
     # (code, signal) from the exit on.
     exit: tuple[int | None, int | None] | None = attrs.field(default=None, init=False)
     steps: int = attrs.field(default=0, init=False)
@@ -101,6 +106,8 @@ class SimKernel(Kernel):
     chance: Random
     note: Callable[[str], None]
     nursery: trio.Nursery | None = None
+    # Such a share of the killed hang in the kernel for a while.
+    hanging: float = 0.0
     # So many spawns fail from now on.
     refusals: int = 0
     processes: list[SimProcess] = attrs.field(factory=list, init=False)
@@ -112,7 +119,8 @@ class SimKernel(Kernel):
     explained: tuple[type[BaseException], ...] = ()
     # Stopped for so long that their owner ought to have ended them.
     unnoticed: list[str] = attrs.field(factory=list, init=False)
-    _by_pidfd: dict[int, SimProcess] = attrs.field(factory=dict, init=False)
+    # By what the kernel calls the event behind a pidfd, whatever copy of it is asked about.
+    _by_event: dict[str, SimProcess] = attrs.field(factory=dict, init=False)
 
     # ---- as the owners of processes call it
 
@@ -139,17 +147,19 @@ class SimKernel(Kernel):
         words = LastWords.create()
         pidfd = os.eventfd(0)
         pid = FIRST_PID + len(self.processes)
-        process = SimProcess(pid, module, pidfd, child_control, child_death, os.dup(words.fd))
+        process = SimProcess(
+            pid, module, os.dup(pidfd), child_control, child_death, os.dup(words.fd)
+        )
         process.context.run(PROCESS.set, process)
         self.processes.append(process)
-        self._by_pidfd[pidfd] = process
+        self._by_event[_event_of(pidfd)] = process
         self.note(f"spawn {pid} {module}")
         process.context.run(self.nursery.start_soon, self._run, process)
         return Spawned(pid, pidfd, control.detach(), death.detach(), words.fd)
 
     def send_signal(self, pidfd: int, number: signal.Signals) -> None:
         """See `Kernel`. SIGTERM alone does nothing: an order comes by the death pipe."""
-        process = self._by_pidfd[pidfd]
+        process = self._by_event[_event_of(pidfd)]
         if number == signal.SIGKILL:
             self._kill_by_owner(process)
         elif number == signal.SIGTERM:
@@ -161,7 +171,7 @@ class SimKernel(Kernel):
 
     def reap(self, pidfd: int) -> tuple[int | None, int | None]:
         """See `Kernel`."""
-        found = self._by_pidfd[pidfd].exit
+        found = self._by_event[_event_of(pidfd)].exit
         assert found is not None, "only a dead process can be reaped"
         return found
 
@@ -203,6 +213,13 @@ class SimKernel(Kernel):
         assert self.nursery is not None
         self.nursery.start_soon(self._exit_later, process, number)
 
+    def any_lingers(self, place: tuple[str, int] | None = None) -> bool:
+        """Whether a process, or one of this role and rank, outlives SIGKILL now."""
+        return any(
+            each.lingers and each.exit is None and place in (None, (each.role, each.rank))
+            for each in self.processes
+        )
+
     def stop(self, process: SimProcess) -> None:
         """SIGSTOP."""
         if process.is_alive and not process.is_stopped:
@@ -226,6 +243,8 @@ class SimKernel(Kernel):
         for process in self.processes:
             for each in (process.control, process.death, *process.links):
                 each.close()
+            if process.exit is None:
+                os.close(process.pidfd)
 
     # ---- inside
 
@@ -244,13 +263,18 @@ class SimKernel(Kernel):
             let_go_on(process)
 
     async def _exit_later(self, process: SimProcess, number: signal.Signals) -> None:
-        await trio.sleep(self.chance.choice(TEARDOWN_S))
+        teardown_s = self.chance.choice(TEARDOWN_S)
+        if self.hanging and number == signal.SIGKILL and self.chance.random() < self.hanging:
+            self.note(f"lingers {process.pid}")
+            process.lingers, teardown_s = True, LINGERS_S
+        await trio.sleep(teardown_s)
         self._publish(process, (None, int(number)))
 
     def _publish(self, process: SimProcess, how: tuple[int | None, int | None]) -> None:
         process.exit = how
         self.note(f"exit {process.pid} {how}")
         os.eventfd_write(process.pidfd, 1)
+        os.close(process.pidfd)
 
     async def _run(self, process: SimProcess) -> None:
         """What `child.run_child` does with a real process."""
@@ -312,3 +336,8 @@ class SimKernel(Kernel):
                 await self.mains[process.module](process)
             nursery.cancel_scope.cancel("the main function has ended")
         return 0 if ordered else EXIT_FAILED
+
+
+def _event_of(pidfd: int) -> str:
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return next(line for line in lines if line.startswith("eventfd-id"))

@@ -46,6 +46,8 @@ class Setup:
     waits_for_all: bool = True
     # Longer journals have snapshots of the streams that pin their oldest records.
     journal_bytes: int = 2**20
+    # Share of the killed that hang in the kernel for a while.
+    hanging: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -155,6 +157,8 @@ CRASHES |= {
 CRASHES |= {FaultKind.KILL_SPARE}
 # Of who checks forms; drawn where there are some.
 OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
+# One simulation of so many has kills that hang in the kernel: such a share of all.
+HANGING_OF, HANGING = 8, 0.25
 # One simulation of so many has forms.
 FORMS_OF = 8
 # And one of so many a frontend that crashes of itself again and again.
@@ -234,6 +238,8 @@ def draw(chance: Random, count: int) -> list[Event]:
         _draw_fault(chance, setup, tokens, is_crash=place < crashes)
         for place in range(crashes + others)
     ]
+    if not Random(f"hanging {setup.seed}").randrange(HANGING_OF):
+        setup = attrs.evolve(setup, hanging=HANGING)
     forms = Random(f"forms {setup.seed}")
     if not forms.randrange(FORMS_OF):
         requests = [attrs.evolve(each, form=_draw_form(forms)) for each in requests]

@@ -19,7 +19,7 @@ from ...engine.step_messages import WorkerReady
 from ...nurseries.processes.process import ProcessDied
 from ...nurseries.tasks.changes import Changes
 from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
-from ...runtime.events import ChildHung, ChildReady
+from ...runtime.events import ChildFailed, ChildHung, ChildReady, ChildStarting
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.records import rebuilding_word
@@ -41,6 +41,8 @@ BLOCK_TOKENS = 4
 AMBUSH_STORES = 12
 # What one stream may cost.
 REBUILD_DEATHS_MAX = 2
+# What may end a simulated process.
+_EXPLAINED = (ProcessDied, StepFailed, StepTimeout, trio.EndOfChannel, trio.BrokenResourceError)
 
 
 @attrs.define(eq=False)
@@ -131,13 +133,8 @@ class Scene:
             programs.mains(),
             Random(f"kernel {setup.seed}"),
             note,
-            explained=(
-                ProcessDied,
-                StepFailed,
-                StepTimeout,
-                trio.EndOfChannel,
-                trio.BrokenResourceError,
-            ),
+            hanging=setup.hanging,
+            explained=_EXPLAINED,
         )
         plan = ServePlan(
             settings=self.settings,
@@ -320,9 +317,16 @@ class Scene:
         elif isinstance(event, ChildHung):
             role, _, rank = event.child.partition(" ")
             process = self.present(role, int(rank))
-            if process is None or not process.has_stopped_for(STOPPED_S):
+            lingers = self.kernel.any_lingers((role, int(rank)))
+            if not lingers and (process is None or not process.has_stopped_for(STOPPED_S)):
                 self.fail(f"{event.child} was killed, and had not stopped")
             self.reached["stop noticed"] += 1
+        elif isinstance(event, ChildFailed) and "hangs in the kernel" in event.cause:
+            self.reached["outlived its kill"] += 1
+        elif isinstance(event, ChildStarting):
+            role, _, rank = event.child.partition(" ")
+            if self.kernel.any_lingers((role, int(rank))):
+                self.fail(f"{event.child} begins beside one that hangs in the kernel")
 
     def fail(self, what: str) -> None:
         """An invariant is broken, seen where the runtime would take an error for its own."""

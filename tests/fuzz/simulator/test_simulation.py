@@ -205,6 +205,14 @@ def test_a_process_that_is_stopped_is_ended_if_it_does_not_go_on(
     assert reached["stream finished"] == 4
 
 
+@pytest.mark.parametrize("kind", [FaultKind.KILL_ENGINE, FaultKind.KILL_FRONTEND])
+def test_a_process_that_outlives_its_kill_is_waited_for(kind: FaultKind) -> None:
+    kill = Fault(kind=kind, at_s=0.0, tokens=20)
+    reached = simulate([Setup(engines=1, hanging=1.0), *innocents(4), kill]).reached
+    assert reached[str(kind)] == reached["outlived its kill"] == 1
+    assert reached["stream finished"] + reached["stream lost with its frontend"] >= 4
+
+
 def test_a_process_that_is_stopped_and_then_restarted_has_the_time_of_the_ladder() -> None:
     drain = Fault(kind=FaultKind.DRAIN, at_s=0.05, for_s=0.6)
     stop = Fault(kind=FaultKind.STOP_ENGINE, at_s=0.35, for_s=1.7)
