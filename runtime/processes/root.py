@@ -99,7 +99,8 @@ class Root:
     on_event: OnEvent
     run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
     kernel: Kernel = KERNEL
-    make_engines: Callable[..., EngineFleet] = EngineFleet
+    # The fleet that this module has when a root is made: programs of tests have one of their own.
+    make_engines: Callable[..., EngineFleet] = attrs.field(factory=lambda: EngineFleet)
     # Spreads the delays of restarts.
     chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
