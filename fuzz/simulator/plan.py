@@ -238,7 +238,7 @@ def draw(chance: Random, count: int) -> list[Event]:
         _draw_fault(chance, setup, tokens, is_crash=place < crashes)
         for place in range(crashes + others)
     ]
-    if not Random(f"hanging {setup.seed}").randrange(HANGING_OF):
+    if not Random(f"hangs {setup.seed}").randrange(HANGING_OF):
         setup = attrs.evolve(setup, hanging=HANGING)
     forms = Random(f"forms {setup.seed}")
     if not forms.randrange(FORMS_OF):
