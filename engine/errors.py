@@ -19,7 +19,6 @@
 `code` is what clients see; `retryable` decides between a 4xx and a 503.
 """
 
-import errno
 from typing import ClassVar, Final
 
 import attrs
@@ -180,11 +179,6 @@ class PromiseBroken(EngineError):
 
     def __str__(self) -> str:
         return f"new workers cannot go on where dead ones were: {', '.join(self.changed)}"
-
-
-# What the system says where it is short of memory or descriptors: no fault of what was opened, so
-# that another start may do.
-SHORTAGES = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 @attrs.frozen

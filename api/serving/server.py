@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from ...nurseries.processes.boot import SHORTAGES
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import open_service
 from ...transports.takeover.memory import SLOTS
@@ -36,7 +37,7 @@ FULL_ANSWER = (
 REFUSAL_S = 1.0
 # As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
 OUT_OF_DESCRIPTORS_S = 0.1
-_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_OUT_OF_DESCRIPTORS = SHORTAGES | {errno.ENOBUFS}
 # Connections handed over and not taken yet; the taker only starts a task for each. After the death
 # of a process all of its connections come at once.
 QUEUE_CONNECTIONS_MAX = 64 + SLOTS

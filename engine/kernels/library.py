@@ -38,7 +38,7 @@ SLOW_PAIRS_VENDOR = "GenuineIntel"
 # also while the thread that they wait for has no processor: beside one busy process a step of two
 # threads took eight times as long. Read once, when the library of threads is loaded.
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", "2000"
-# How the loader of objects spells `errors.SHORTAGES`; it tells no number.
+# How the loader of objects spells `boot.SHORTAGES`; it tells no number.
 _SHORTAGES = ("Too many open files", "annot allocate memory", "failed to map segment")
 
 

@@ -18,7 +18,8 @@ from typing import Any, TypeGuard
 
 import attrs
 
-from ..errors import SHORTAGES, ModelFolderError
+from ...nurseries.processes.boot import SHORTAGES
+from ..errors import ModelFolderError
 
 LENGTH_BYTES = 8
 # The format's own limit, from its reference implementation.

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..errors import SHORTAGES, ModelFolderError, ModelUnserved, NotAModelFolder
+from ...nurseries.processes.boot import SHORTAGES
+from ..errors import ModelFolderError, ModelUnserved, NotAModelFolder
 
 CONFIG_FILE = "config.json"
 # The largest config.json among popular models is below 100 kB (long lists of layer types).

@@ -46,7 +46,9 @@ EXIT_STOPPED = 0
 EXIT_FAILED = 1
 # The process was refused memory, a descriptor or a thread, or one of its own was.
 EXIT_SHORTAGE = 75
-_SHORTAGES = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+# What the system says where it is short of memory or descriptors: no fault of what was opened, so
+# that another start may do.
+SHORTAGES = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
 # The parent died before the notice was armed, or was gone when the death monitor looked. It cannot
 # read this any more; it is for a trace of the process.
@@ -77,30 +79,30 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
         sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
-        end_by(error, words_fd)
+        end_by(error, words_fd, code_of)
 
 
 def code_of(error: BaseException) -> int:
     """The exit code of a process that this error ends."""
     is_short = (
         isinstance(error, MemoryError)
-        or getattr(error, "errno", None) in _SHORTAGES
+        or getattr(error, "errno", None) in SHORTAGES
         or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD)
     )
     return EXIT_SHORTAGE if is_short else EXIT_FAILED
 
 
 def end_by(
-    error: BaseException, words_fd: int, code_of: Callable[[BaseException], int] = code_of
+    error: BaseException, words_fd: int, exit_code: Callable[[BaseException], int]
 ) -> NoReturn:
-    """Append the error to the last words, and end the process with its code.
+    """Append the error to the last words, and end the process with its exit code.
 
     Without words where there is no memory for them: nothing may get from here to the interpreter's
     own exit, which waits for sockets and threads, if need be for ever.
     """
     code = EXIT_SHORTAGE
     try:
-        code = code_of(error)
+        code = exit_code(error)
         # The first line is what the parent reports of this death.
         headline = f"{type(error).__name__}: {error}".partition("\n")[0]
         trace = "".join(traceback.format_exception(error))
