@@ -257,6 +257,13 @@ def module_server(folder: pathlib.Path, *options: str, **engine: object) -> Iter
         trio.run(server.stop)
 
 
+async def recovered(server: Server, frontends: int, engines: int) -> Server:
+    """The server of a module, when it has recovered from what the test before did to it."""
+    with trio.fail_after(DEADLINE_S):
+        await server.wait_linked(frontends, engines)
+    return server
+
+
 # ---- what is left
 
 

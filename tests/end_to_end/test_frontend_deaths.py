@@ -19,7 +19,7 @@ from triolet.runtime.messages import ControlCall, Place, Role
 from triolet.runtime.processes.control_server import ask_run
 
 from .resumed import Stream, ask_all, check_same
-from .server import DEADLINE_S, Server, module_server, wait_until
+from .server import DEADLINE_S, Server, module_server, recovered, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +50,7 @@ def started(
 
 @pytest.fixture
 async def beside(started: Started) -> Started:
-    """The server, recovered from what the test before did to it."""
-    with trio.fail_after(DEADLINE_S):
-        await started.server.wait_linked(2, 1)
+    await recovered(started.server, 2, 1)
     return started
 
 

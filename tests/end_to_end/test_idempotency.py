@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from .server import DEADLINE_S, Server, module_server, places, wait_until
+from .server import DEADLINE_S, Server, module_server, places, recovered, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +42,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def server(started: Server) -> Server:
-    """The server, recovered from what the test before did to it."""
-    with trio.fail_after(DEADLINE_S):
-        await started.wait_linked(2, 1)
-    return started
+    return await recovered(started, 2, 1)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from triolet.runtime.messages import ControlCall, Place, Role
 from triolet.runtime.processes.control_server import ask_run
 
 from ..api.anthropic.events import events_of, message_of
-from .server import DEADLINE_S, Server, module_server, wait_until
+from .server import DEADLINE_S, Server, module_server, recovered, wait_until
 from .streams import TERMINAL
 
 pytestmark = pytest.mark.slow
@@ -53,10 +53,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def server(started: Server) -> Server:
-    """The server, recovered from what the test before did to it."""
-    with trio.fail_after(DEADLINE_S):
-        await started.wait_linked(1, 1)
-    return started
+    return await recovered(started, 1, 1)
 
 
 def create(lane: str | None, seed: int) -> str:
@@ -106,8 +103,15 @@ class Lanes:
 
 
 async def kill_frontend(server: Server) -> None:
-    """Of those that serve, each has one successor at a time."""
-    os.kill((await server.pids())["frontend 0"], signal.SIGKILL)
+    """Kill the one that is there, or the next: a client reads on what one that is dead has sent."""
+    pids: dict[str, int] = {}
+
+    async def is_there() -> bool:
+        pids.update(await server.pids())
+        return "frontend 0" in pids
+
+    await wait_until(is_there, "a frontend is there")
+    os.kill(pids["frontend 0"], signal.SIGKILL)
 
 
 async def taken_over(server: Server) -> float:
