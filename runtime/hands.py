@@ -103,7 +103,7 @@ class Hands:
     def handle_doubted(self, doubted: Doubted) -> None:
         """Know from now on what frontends died of, perhaps."""
         self._suspects, self._refused = frozenset(doubted.suspects), doubted.refused
-        self._notify()
+        self._changed.notify()
 
     def refusals(self) -> dict[bytes, float]:
         """What every frontend refuses now: {content: for so many seconds more}."""
@@ -136,7 +136,7 @@ class Hands:
                     self._check(content)
         finally:
             self._waiting.remove(content)
-            self._notify()
+            self._changed.notify()
 
     def _check(self, content: bytes) -> None:
         left_s = self._refused.get(content, 0.0) - time.monotonic()
@@ -169,10 +169,7 @@ class Hands:
             self.passed.append(content)
             self.on_passed()
         if self._waiting:
-            self._notify()
-
-    def _notify(self) -> None:
-        self._changed.notify()
+            self._changed.notify()
 
     def check_invariants(self) -> None:
         """A suspect is alone."""

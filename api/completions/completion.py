@@ -46,7 +46,7 @@ class CompletionReader(StreamReader[CompletionCursor]):
 
 @attrs.define(eq=False)
 class ServedCompletion(ServedStream[CompletionReader]):
-    """One completion; `streams` opens what it is made of."""
+    """A completion, of one choice or more for each prompt; `streams` opens their generation."""
 
     noun: ClassVar[str] = "completion"
 
@@ -55,9 +55,10 @@ class ServedCompletion(ServedStream[CompletionReader]):
     record: CompletionRecord = attrs.field(factory=lambda: CompletionRecord([]), init=False)
     # Its client has had all of it.
     is_over: bool = attrs.field(default=False, init=False)
-    # Its end is that it was cut.
+    # The completion was cut before its end.
     is_cut: bool = attrs.field(default=False, init=False)
-    # One for each prompt, with its choices, while it lives; those with something to pull.
+    # A source for each prompt, with its choices, while they are generated; and the sources with
+    # something to pull.
     _sources: list["_Source"] = attrs.field(factory=list, init=False)
     _ready: list["_Source"] = attrs.field(factory=list, init=False)
     _keeps_output: bool = attrs.field(init=False)
@@ -71,7 +72,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     @property
     def names(self) -> dict[str, str]:
-        """What clients call the parameters that an error names."""
+        """Clients' words for the parameters that an error names."""
         return self.order.request.names
 
     @property
@@ -133,7 +134,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
         return self._facts or [source.stream.facts for source in self._sources]
 
     def generated(self) -> Generated:
-        """What came of it so far, for the access log."""
+        """The result so far, for the access log."""
         name, admitted_at = self.order.completion_id, self.streams.admitted_at
         return Generated.of(name, self.record.why, self.facts, admitted_at)
 

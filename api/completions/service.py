@@ -176,9 +176,7 @@ class CompletionService:
 
     def _make(self, order: CompletionOrder, keep_s: float = 0.0) -> ServedCompletion:
         self.check_accepting()
-        completion = ServedCompletion(order, order)
-        completion.keep_s = math.inf if order.is_keyed else keep_s
-        return completion
+        return _kept_for(keep_s, ServedCompletion(order, order))
 
     async def _start(self, completion: ServedCompletion) -> None:
         """Returns when it was admitted; raises `ApiError` if it was not."""
@@ -362,6 +360,10 @@ class CompletionService:
         deadline = parts[0].admitted_at + request.options.runtime.deadline_s
         keep_s = max(request.options.keep_s, self.store.adopted_keep_s)
         streams = AdoptedOrder(order, parts, deadline)
-        completion = ServedCompletion(order, streams)
-        completion.keep_s = math.inf if kept.is_keyed else keep_s
-        return completion
+        return _kept_for(keep_s, ServedCompletion(order, streams))
+
+
+def _kept_for(keep_s: float, completion: ServedCompletion) -> ServedCompletion:
+    """The completion, which may be left alone for so long; with a key, for as long as it takes."""
+    completion.keep_s = math.inf if completion.order.is_keyed else keep_s
+    return completion

@@ -33,10 +33,10 @@ from .record_reader import RecordReader
 
 
 class Store(Owner["Response"], Protocol):
-    """Where a response is known."""
+    """Owner of responses, known here from their admission on."""
 
     def note_of(self, response: "Response", /) -> AdmissionNote | None:
-        """What a successor of this frontend is to find of it."""
+        """The record of an admission that a successor of this frontend is to find."""
 
 
 @attrs.define(eq=False)
@@ -61,7 +61,7 @@ Wake = Callable[[ResponseReader], None]
 
 @attrs.define(eq=False)
 class Response(ServedStream[ResponseReader]):
-    """One response. `conversation` is its whole input; `session` is the one socket session that may
+    """A response. `conversation` is its whole input; `session` is the one socket session that may
     continue it, when it is not to be stored; with `streaming` off its output comes all at once.
     Tokens may wait for more of them for `merge_s`.
     """
@@ -111,7 +111,7 @@ class Response(ServedStream[ResponseReader]):
 
     @property
     def names(self) -> dict[str, str]:
-        """What clients call the parameters that an error names."""
+        """Clients' words for the parameters that an error names."""
         return self.request.names
 
     @property

@@ -90,11 +90,11 @@ class ServedStream(Generic[Reader]):
 
     @property
     def names(self) -> dict[str, str]:
-        """What clients call the parameters that an error names."""
+        """Clients' words for the parameters that an error names."""
         raise NotImplementedError
 
     def generated(self) -> Generated:
-        """What came of it so far, for the access log."""
+        """The result so far, for the access log."""
         raise NotImplementedError
 
     def _take(self) -> None:

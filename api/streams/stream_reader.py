@@ -24,7 +24,7 @@ class PulledStream(Protocol):
         """Do that; never raises."""
 
     def generated(self) -> Generated:
-        """What came of it so far, for the access log."""
+        """The result so far, for the access log."""
 
 
 class StreamCursor(Protocol):

@@ -14,7 +14,6 @@ from ...transports.links.channel import Peer
 from ...transports.links.link_header import Mishap
 from ...transports.links.memory_channel import MemoryHub
 from .blame import Blame
-from .kernel import LINGERS_S
 from .processes import EngineParts, FrontendParts
 from .scene import Scene
 from .streams import Violation
@@ -36,8 +35,7 @@ class Judge:
 
         What hangs in the kernel has its time before.
         """
-        hung_s = LINGERS_S if self.scene.kernel.any_lingers() else 0.0
-        with trio.move_on_after(hung_s + QUIET_S) as patience:
+        with trio.move_on_after(self.scene.kernel.lingers_s() + QUIET_S) as patience:
             await self.wait_settled()
         if patience.cancelled_caught:
             raise Violation(f"{QUIET_S:g} s after the last stream: {self.unsettled()}")

@@ -213,12 +213,13 @@ class SimKernel(Kernel):
         assert self.nursery is not None
         self.nursery.start_soon(self._exit_later, process, number)
 
-    def any_lingers(self, place: tuple[str, int] | None = None) -> bool:
-        """Whether a process, or one of this role and rank, outlives SIGKILL now."""
-        return any(
-            each.lingers and each.exit is None and place in (None, (each.role, each.rank))
-            for each in self.processes
-        )
+    def lingering(self) -> set[tuple[str, int]]:
+        """Role and rank of each process that outlives SIGKILL now."""
+        return {(p.role, p.rank) for p in self.processes if p.lingers and p.exit is None}
+
+    def lingers_s(self) -> float:
+        """So many seconds more a process may outlive SIGKILL that does so now."""
+        return LINGERS_S if self.lingering() else 0.0
 
     def stop(self, process: SimProcess) -> None:
         """SIGSTOP."""

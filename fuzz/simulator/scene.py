@@ -304,29 +304,28 @@ class Scene:
     def _handle_event(self, event: object) -> None:
         self.trace.note(f"event {event}")
         if isinstance(event, ChildReady):
-            role, _, rank = event.child.partition(" ")
-            key = (role, int(rank))
-            if event.epoch <= self._epochs.get(key, 0):
+            place = _place_of(event.child)
+            if event.epoch <= self._epochs.get(place, 0):
                 self.fail(f"{event.child} came with epoch {event.epoch} again")
-            self._epochs[key] = event.epoch
-            process = self.present(role, int(rank))
+            self._epochs[place] = event.epoch
+            process = self.present(*place)
             if process is not None:
                 process.watched_at = trio.current_time()
-                if role == "engine":
+                if process.role == "engine":
                     self.ready.append((process, trio.current_time()))
         elif isinstance(event, ChildHung):
-            role, _, rank = event.child.partition(" ")
-            process = self.present(role, int(rank))
-            lingers = self.kernel.any_lingers((role, int(rank)))
-            if not lingers and (process is None or not process.has_stopped_for(STOPPED_S)):
+            place = _place_of(event.child)
+            process = self.present(*place)
+            is_stopped = process is not None and process.has_stopped_for(STOPPED_S)
+            if not is_stopped and place not in self.kernel.lingering():
                 self.fail(f"{event.child} was killed, and had not stopped")
             self.reached["stop noticed"] += 1
         elif isinstance(event, ChildFailed) and "hangs in the kernel" in event.cause:
             self.reached["outlived its kill"] += 1
-        elif isinstance(event, ChildStarting):
-            role, _, rank = event.child.partition(" ")
-            if self.kernel.any_lingers((role, int(rank))):
-                self.fail(f"{event.child} begins beside one that hangs in the kernel")
+        elif isinstance(event, ChildStarting) and (
+            _place_of(event.child) in self.kernel.lingering()
+        ):
+            self.fail(f"{event.child} begins beside one that hangs in the kernel")
 
     def fail(self, what: str) -> None:
         """An invariant is broken, seen where the runtime would take an error for its own."""
@@ -361,3 +360,9 @@ def _settings_of(setup: Setup, folder: str) -> RuntimeSettings:
         replay=ReplaySettings(replay_wait_s=setup.replay_wait_s),
         supervision=SupervisionSettings(restart_limit=RESTARTS_MAX, backoff_max_s=1.0),
     )
+
+
+def _place_of(child: str) -> tuple[str, int]:
+    """Role and rank of "engine 0", say."""
+    role, _, rank = child.partition(" ")
+    return role, int(rank)

@@ -23,7 +23,6 @@ from .blame import Blame, WatchedFleet
 from .clients import Clients
 from .injector import Injector
 from .judge import Judge
-from .kernel import LINGERS_S
 from .plan import Event, Setup
 from .scene import Scene, Trace
 from .streams import Violation
@@ -83,8 +82,8 @@ class World:
                 for fault in self.scene.faults:
                     faults.start_soon(injector.run_fault, fault)
             injector.heal()
-            hung_s = LINGERS_S if self.scene.kernel.any_lingers() else 0.0
-            clients.cancel_scope.deadline = trio.current_time() + hung_s + STREAMS_END_S
+            patience_s = self.scene.kernel.lingers_s() + STREAMS_END_S
+            clients.cancel_scope.deadline = trio.current_time() + patience_s
         if clients.cancel_scope.cancelled_caught:
             open_ones = [each.request.name for each in self.scene.histories if not each.end]
             raise Violation(f"streams without end: {', '.join(open_ones) or 'refused ones'}")

@@ -97,10 +97,7 @@ class JournalSync:
     _unsynced: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.disk.on_unsynced = self._handle_unsynced
-        self._handle_unsynced()
-
-    def _handle_unsynced(self) -> None:
+        self.disk.on_unsynced = self._unsynced.ring
         self._unsynced.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
