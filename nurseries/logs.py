@@ -37,15 +37,15 @@ _FIELDS: ContextVar[Mapping[str, object]] = ContextVar("log fields")
 _NO_FIELDS: Mapping[str, object] = {}
 # A record's `facts` say as data what its message says; they are in JSON lines alone.
 _FACTS = "facts"
-# What every record has; the rest came with `extra=`.
+# Attributes of every record; any other came with `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", _FACTS}
 
 STDERR = 2
-# Some thousand lines: a reader that is busy for a second loses nothing.
+# Room for some thousand lines: a reader that is busy for a second loses nothing.
 QUEUE_BYTES_MAX = 2**20
 # A pipe takes so much in one piece that no other writer's lines come between (PIPE_BUF).
 WRITE_BYTES_MAX = 4096
-# What still waits when a process ends is offered to the reader for so long.
+# Time at the end of a process to offer the lines that wait to the reader.
 LAST_WRITE_S = 0.5
 # A line longer than this is cut; a traceback has some kilobytes.
 LINE_BYTES_MAX = 64 * 2**10
@@ -105,7 +105,7 @@ class LineFormat:
     epoch: int = 0
 
     def line(self, record: logging.LogRecord) -> str:
-        """One record, its line end included; a traceback makes it several lines for people.
+        """A record as text with its line end; a traceback makes several lines for people.
 
         Control characters of clients and models are escaped, in a traceback all but line breaks.
         """
@@ -316,6 +316,6 @@ def _write_nowait(fd: int, data: memoryview) -> int:
     """How much of it was taken at once. Raises `BlockingIOError`, `OSError`."""
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
         return os.write(fd, data)
-    # It cannot be opened anew, and O_NONBLOCK would hold for all who share it.
+    # Only this copy does not wait: O_NONBLOCK would hold for all processes that share the pipe.
     with socket.socket(fileno=os.dup(fd)) as copy:
         return copy.send(data, socket.MSG_DONTWAIT)

@@ -32,7 +32,7 @@ import msgspec.inspect
 
 from .array import Array, Frame
 
-# Below this a copy is cheaper than one more frame (measured: a frame costs about 4 µs a side).
+# A smaller array is cheaper to copy than to frame (measured: a frame costs about 4 µs a side).
 ARRAY_FRAME_BYTES = 64 * 1024
 # A kind is one byte.
 KINDS_MAX = 256
@@ -47,7 +47,7 @@ _SIZE_BYTES = 8
 
 @attrs.frozen
 class MalformedMessage(Exception):
-    """These frames are no message of this codec. The sender's fault: count it, drop the message.
+    """Frames that are no message of this codec. The sender's fault: count it, drop the message.
 
     `known` is what could be read of it nevertheless: see the module.
     """
@@ -74,7 +74,7 @@ class MessageTooLarge(Exception):
 
 @attrs.frozen(kw_only=True)
 class CodecLimits:
-    """What one message may have, checked on both sides. `bytes_max` is the sum of all frames."""
+    """Limits of a message, checked on both sides. `bytes_max` is the sum of all frames."""
 
     # 64 MiB: a prompt of 1 M tokens is 5 MB, a large image 25 MB.
     bytes_max: int = attrs.field(default=64 * 2**20, validator=attrs.validators.ge(1))
@@ -190,7 +190,8 @@ class Codec:
             raise MalformedMessage(reason, self._known(kind, head[room + 1 :])) from error
 
     def _known(self, kind: int, data: memoryview) -> object | None:
-        """What a malformed message says of itself, if its class names that."""
+        """Decode the part of a malformed message that its class names; None if not even that is
+        sound."""
         if kind not in self._known_decoders:
             return None
         try:

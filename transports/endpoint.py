@@ -17,7 +17,7 @@ _LOCAL_NAME_MAX_BYTES = 106
 _LOCAL_PREFIX = "ipc://@"
 _TCP_PREFIX = "tcp://"
 IPC_PREFIX = "ipc://"
-# Of a path in `sun_path`, with room for a rank behind it.
+# The kernel's limit of a path in `sun_path`, with room for a rank behind it.
 _PATH_BYTES_MAX = 98
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PORT_MAX = 65535
@@ -42,7 +42,7 @@ class BadEndpoint(Exception):
 
 @attrs.frozen
 class BadIdentity(Exception):
-    """These bytes are not an identity of ours: a stray peer, to be counted and ignored."""
+    """Bytes that are no identity of ours: a stray peer, to be counted and ignored."""
 
     identity: bytes
 

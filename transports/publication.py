@@ -17,7 +17,7 @@ import zmq
 from .endpoint import IPC_PREFIX
 
 Socket = zmq.Socket[bytes]
-# What has been sent and not read when the process ends is asked for again, from its successor.
+# Messages sent and not read when the process ends are asked for again, from its successor.
 _LINGER_MS = 0
 # A question is an identity, an empty frame and a number.
 _QUESTION_BYTES_MAX = 1024
@@ -40,7 +40,7 @@ class Publication:
     """Sockets that are bound; open it with `open_publication`."""
 
     _pub: Socket
-    # None: the past cannot be asked for.
+    # Socket for questions about past messages; None if they cannot be asked for.
     _router: Socket | None
     # Messages that a socket had no memory for.
     dropped: int = attrs.field(default=0, init=False)

@@ -9,7 +9,7 @@ import fcntl
 import os
 
 _SIZE_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-# From the kernel's falloc.h; Python does not name them.
+# Constants of the kernel's falloc.h, which Python does not name.
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -33,7 +33,7 @@ from typing import NoReturn
 from .heap import relax_collector
 from .last_words import write_last_words
 
-# From the kernel's prctl.h.
+# A constant of the kernel's prctl.h.
 _PR_SET_PDEATHSIG = 1
 # A twentieth of the memory that there is: more than a root uses where engines find room.
 OOM_SCORE_MORE = 50
@@ -46,8 +46,8 @@ EXIT_STOPPED = 0
 EXIT_FAILED = 1
 # The process was refused memory, a descriptor or a thread, or one of its own was.
 EXIT_SHORTAGE = 75
-# What the system says where it is short of memory or descriptors: no fault of what was opened, so
-# that another start may do.
+# Errors of a system that is short of memory or descriptors: no fault of what was opened, another
+# start may succeed.
 SHORTAGES = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
 # The parent died before the notice was armed, or was gone when the death monitor looked. It cannot

@@ -49,7 +49,8 @@ DEATH_MONITOR = "death-monitor"
 
 @attrs.frozen(eq=False)
 class ChildFds:
-    """What the parent passed down. They live as long as the process and need not be closed.
+    """Descriptors that the parent passed down; they live as long as the process and are never
+    closed.
 
     `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until it is wrapped.
     `ahead` are children of ours that `boot` has started: see `ProcessSpec.spawned`.

@@ -124,7 +124,7 @@ def _read(words: memoryview) -> dict[Name, int] | None:
 
 
 def _copy(words: memoryview) -> tuple[list[int], bytes]:
-    """All numbers that have a name, and their names."""
+    """Copy the numbers that have a name, and the names."""
     count = words[_COUNT]
     numbers = words[_NUMBERS : _NUMBERS + count].tolist()
     return numbers, words[_NAMES : _NAMES + count * _NAME_WORDS].tobytes()

@@ -107,7 +107,7 @@ def count_oom_kills(cgroups: Path = CGROUPS) -> int:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """What /proc/<pid>/stat says behind the name; [] if there is no such process."""
+    """Fields of /proc/<pid>/stat after the name; [] if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -48,7 +48,7 @@ _NO_PID = bytes(4)
 _SEPARATOR = "\n"
 _REQUEST_BYTES_MAX = 4096
 _ANSWER_BYTES_MAX = 64
-# From the kernel's unistd_64.h, sched.h and prctl.h.
+# Constants of the kernel's unistd_64.h, sched.h and prctl.h.
 _SYS_CLONE = 56
 _CLONE_PARENT = 0x00008000
 _CLONE_PARENT_SETTID = 0x00100000
@@ -64,7 +64,7 @@ class ForkServer:
     process: Process
     fork_s: float = FORK_S
     warm: bool = attrs.field(default=False, init=False)
-    # It did not answer, and was killed for that.
+    # The server did not answer, and was killed for that.
     hung: bool = attrs.field(default=False, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     # Shared with the server; -1 before there is a preparation.
@@ -203,7 +203,7 @@ def fork_sibling(forked_pid: ctypes.c_int) -> int:
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)  # both keep the lock
     address = ctypes.c_void_p()
     flags = _CLONE_PARENT | _CLONE_PARENT_SETTID | signal.SIGCHLD
-    # Where the C library keeps the thread's number: it is another in the copy, as after its fork.
+    # The C library's word for the thread's number: the copy has another, as after fork().
     if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
         flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
     libc.syscall.restype = ctypes.c_long
@@ -240,7 +240,7 @@ def _next_request(control: socket.socket, death_fd: int) -> tuple[bytes, list[in
 
 
 def _begin(fds: list[int], ahead: list[str]) -> tuple[Spawned, ...]:
-    """What `boot` does before the imports."""
+    """Do in the copy what `boot` does before the imports."""
     control_fd, _, words_fd = fds
     os.setpgid(0, 0)
     arm_death_signal(control_fd)

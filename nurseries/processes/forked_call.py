@@ -84,14 +84,14 @@ class ForkedCallDied(Exception):
 
 @attrs.define(eq=False)
 class _Copy:
-    """One copy, from its fork until it is reaped, and our end of what it is asked by."""
+    """A forked copy, from its fork until it is reaped, and our end of its socket."""
 
     pid: int
     pidfd: int
     ours: trio.socket.SocketType
     # Calls that it has answered.
     calls: int = 0
-    # It stands behind those who serve, for good.
+    # The copy's priority is behind that of serving processes, for good.
     is_nice: bool = False
 
 
@@ -147,7 +147,7 @@ class ForkedCalls:
             await _end(copy)
 
     async def _ask_used(self, argument: bytes) -> bytes | None:
-        """What the copy that waits finds; None if it is new, or what it finds does not count."""
+        """Ask the copy that waits; None if it is new, or its result does not count."""
         if self._ahead is None or not self._ahead.calls:
             return None
         copy, self._ahead = self._ahead, None
@@ -225,7 +225,7 @@ def _read(theirs: socket.socket) -> bytes | None:
 
 
 async def _ask(copy: _Copy, argument: bytes, niceness: int) -> bytes:
-    """What the copy finds. Raises `ForkedCallDied`."""
+    """Ask a copy for its result. Raises `ForkedCallDied`."""
     received, was_stopped = await _converse(copy, argument, niceness)
     if not _is_whole(received):
         _kill(copy)  # it ends already, or says more than a result
@@ -235,7 +235,8 @@ async def _ask(copy: _Copy, argument: bytes, niceness: int) -> bytes:
 
 
 async def _converse(copy: _Copy, argument: bytes, niceness: int) -> tuple[bytes, bool]:
-    """What the copy answers, up to its end, and whether it was killed as it was stopped."""
+    """Send the argument, read until the end; returns the bytes and whether a stopped copy was
+    killed."""
     look_s = NICE_AFTER_S
     unsent, received, was_stopped = (
         memoryview(_LENGTH.pack(len(argument)) + argument),

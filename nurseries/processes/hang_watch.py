@@ -45,7 +45,7 @@ PERIOD_IDLE_S = 0.25
 
 
 class ProcessState(enum.Enum):
-    """Of a process with its threads, the first that is true of any."""
+    """State of a process with its threads: the first of these that any of them is in."""
 
     GONE = "dying"  # or dead, and not reaped
     TRACED = "traced"  # someone debugs it: nothing is counted
@@ -57,7 +57,7 @@ class ProcessState(enum.Enum):
 
 @attrs.frozen
 class ProcessLook:
-    """What /proc says of a process: the CPU seconds of each thread, and how often any ran.
+    """/proc's figures of a process: CPU seconds of each thread, and how often any ran.
 
     Of one that owes nothing its first thread is enough.
     """
@@ -100,16 +100,16 @@ _Mark = tuple[int, int, int, int]
 
 @attrs.define(eq=False)
 class _Account:
-    """What is known of one place since it moved last."""
+    """Time counted for a place since it moved last."""
 
-    # Its pid, changes and passes, and the step that it may owe: if one differs, it has moved.
+    # The pid, changes, passes and step owed at the last look: if one differs, the place has moved.
     mark: _Mark = (0, 0, 0, 0)
     slot: SlotState = attrs.field(factory=SlotState)
     look: ProcessLook | None = None
     owed_s: float = 0.0
     stopped_s: float = 0.0
     dying_s: float = 0.0
-    # It hangs, and was reported.
+    # The hang was reported.
     is_reported: bool = False
 
     def restart(self, mark: _Mark) -> None:
@@ -163,13 +163,13 @@ class HangWatch:
                 account.restart(mark)
         is_moving = len(still) < sum(slot.pid > 0 for slot in slots)
         is_busy = is_moving or self._accounts[0].slot.step > 0
-        # Where only a sleep of seconds is a hang, movement is no reason to look often.
+        # Movement is no reason to look often where only a sleep of seconds counts as a hang.
         is_close = is_busy and self.blocked_s is None
         self.period_s = PERIOD_BUSY_S if is_close else PERIOD_IDLE_S
         return still
 
     def handle_looks(self, looks: Mapping[int, ProcessLook]) -> list[Hang]:
-        """What the places of `handle_page` do; returns who hangs, each once."""
+        """Count time by the states of the places of `handle_page`; returns new hangs, each once."""
         hangs = []
         for place, look in looks.items():
             account = self._accounts[place]
@@ -225,7 +225,7 @@ class HangWatch:
         return owes and slot.awaits is None
 
     def _most(self, place: int, account: _Account) -> tuple[float, float]:
-        """What was counted of it, and the deadline of that."""
+        """Time counted for a place, and its deadline."""
         if account.dying_s:
             return account.dying_s, DYING_S
         predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
@@ -249,7 +249,7 @@ class HangWatch:
         if not was_reported:
             return [Hang(place, pid, reason, is_own_fault)]
         if place and not self._accounts[0].is_reported:
-            # It was killed, and is still there: what it belongs to must not wait for it.
+            # The rank was killed and is still there: its engine must not wait for it.
             self._accounts[0].is_reported = True
             reason = f"waits for rank {place - 1}, which {reason}"
             return [Hang(0, self._accounts[0].mark[0], reason, is_own_fault)]

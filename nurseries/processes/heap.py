@@ -18,8 +18,8 @@ YOUNG_PER_MIDDLE = 10
 # Collections of the middle-aged for one of everything. Reference counts free nearly all that dies;
 # what is left for this are cycles of long-lived objects, such as those of a connection.
 MIDDLE_PER_OLD = 50
-# Of a process that has little to do: Python's own, but for the last. What is collected with the
-# middle-aged is then everything that is not frozen, which is little.
+# A quiet process: Python's own thresholds, but for the last. A collection of the middle generation
+# is then one of everything that is not frozen, which is little.
 QUIET_YOUNG_OBJECTS, QUIET_YOUNG_PER_MIDDLE, QUIET_MIDDLE_PER_OLD = 700, 10, 1
 # A block of this size is a mapping of its own. Nothing that a stream needs for a token is so large.
 OWN_MAPPING_BYTES = 2**20
@@ -52,7 +52,7 @@ def settle_heap() -> None:
 
 
 def settle_quiet_heap() -> None:
-    """As `settle_heap`, in a process that has little to do, and for long.
+    """Settle the heap of a process that has little to do, and lives long; see `settle_heap`.
 
     A child that dies leaves cycles of objects as old as itself, which only a collection of
     everything finds. With Python's own thresholds that is one after a thousand deaths or more, and

@@ -111,7 +111,7 @@ async def _fail_at_death(process: Process) -> None:
 
 
 async def _wait_spoken(process: Process) -> None:
-    """Until there is something to read; the end, too, is."""
+    """Wait until there is something to read, or the end of the stream."""
     # A copy: the socket goes with the process when it is taken over.
     with waitable_copy(process.control.fileno()) as own_fd:
         await trio.lowlevel.wait_readable(own_fd)

@@ -41,7 +41,6 @@ class Kernel:
         environment: Mapping[str, str],
         forks: bool = False,
     ) -> Spawned:
-        """See `spawned.spawn`."""
         return spawn(module, ahead=ahead, environment=environment, forks=forks)
 
     def send_signal(self, pidfd: int, number: signal.Signals) -> None:
@@ -67,11 +66,9 @@ class Kernel:
         return None, result.si_status
 
     def count_oom_kills(self) -> int:
-        """See `death_watch.count_oom_kills`."""
         return count_oom_kills()
 
     def is_exiting(self, pid: int) -> bool:
-        """See `death_watch.is_exiting`."""
         return is_exiting(pid)
 
     def is_usable(self, pid: int) -> bool:
@@ -84,13 +81,12 @@ class Kernel:
             return True
 
     def look(self, pid: int, *, every_thread: bool) -> ProcessLook:
-        """See `look_at_process`."""
         return look_at_process(pid, every_thread=every_thread)
 
 
 def look_at_process(pid: int, *, every_thread: bool = True) -> ProcessLook:
-    """What its threads do now. Never waits; one whose first thread has ended, or is about to, is
-    GONE, whatever keeps the others.
+    """Read the state of a process's threads from /proc. Never waits; a process whose first thread
+    has ended, or is about to, is GONE, whatever keeps the others.
 
     Whether it is stopped its first thread says as well: an idle server is looked at for ever, and
     all threads of its processes would cost it twice as much.

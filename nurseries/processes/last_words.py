@@ -33,7 +33,7 @@ class LastWords:
         return cls(fd)
 
     def read(self) -> str:
-        """All that was written so far, "" if nothing. Leaves the writer's position alone.
+        """Text written so far, "" if none. Leaves the writer's position alone.
 
         Raises `OSError` once closed.
         """

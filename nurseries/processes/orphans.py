@@ -15,7 +15,7 @@ import trio
 
 from ..tasks.background import waiting_for
 
-# From the kernel's prctl.h.
+# A constant of the kernel's prctl.h.
 _PR_SET_CHILD_SUBREAPER = 36
 # A dead child of our own stands before the orphans until its owner has read its exit, which is a
 # matter of some passes of the loop.
@@ -23,7 +23,7 @@ _OWNER_S = 0.05
 
 
 def become_subreaper() -> None:
-    """From now on orphans below this process are its children. Raises `OSError`."""
+    """Adopt all orphans below this process from now on. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

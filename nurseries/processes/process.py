@@ -27,11 +27,11 @@ from .spawned import Spawned
 
 T = TypeVar("T")
 _FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-# Of a process that ends because one of its own was killed from outside: neither is at fault.
+# Exit code after one of the process's own was killed from outside: neither is at fault.
 EXIT_CHILD_KILLED = 72
-# Of one whose own process was killed for want of memory: so was it, in effect.
+# Exit code after one of its own was killed for want of memory: so was it, in effect.
 EXIT_CHILD_STARVED = 74
-# Of one that was asked to end, and leaves all that it was at to its next life.
+# Exit code of a process that was asked to end, and leaves its work to its next life.
 EXIT_HANDED_OVER = 73
 # The kernel counts a kill for want of memory before the death is seen, by what it takes to give the
 # memory back: less than this.
@@ -56,7 +56,8 @@ class LadderTimes:
 
 @attrs.frozen
 class ProcessSpec:
-    """What to start. `name` is for people and the tree, `module` is run as `python -m` would.
+    """Specification of a child: `name` is for people and the tree, `module` is run as by `python
+    -m`.
 
     `rank` is the place in a pool. `environment` is added to what of ours any child inherits
     (`spawned.inherited`). The child's module search path never has the current folder.
@@ -125,7 +126,7 @@ class ProcessExit:
         return is_fault and not self.was_killed and not self.was_starved
 
     def describe(self) -> str:
-        """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""
+        """Predicate of a sentence about the exit: "was killed by SIGKILL"."""
         if self.signal is not None:
             why = " (out of memory)" if self.out_of_memory else ""
             return f"was killed by {signal.Signals(self.signal).name}{why}"
@@ -193,9 +194,10 @@ class Process:
     _death_fd: int
     # Another block owns the process, its descriptors and its end.
     _handed_over: bool = attrs.field(default=False, init=False)
-    # It outlived the whole ladder: not waited for again.
+    # Still there after the whole ladder of signals: not waited for again.
     _stuck: bool = attrs.field(default=False, init=False)
-    # Of the cgroup, at the last two looks at the living process; at first when we became its owner.
+    # Counts of the cgroup at the last two looks at the living process; first when we became its
+    # owner.
     _oom_kills: tuple[int, int] = attrs.field(init=False)
     _looked_s: float = attrs.field(factory=trio.current_time, init=False)
 
@@ -214,7 +216,7 @@ class Process:
         return self._reap()
 
     async def wait_gone(self) -> None:
-        """As `wait_exited`, but the process is not reaped."""
+        """Wait for the end without reaping the process; see `wait_exited`."""
         while True:
             with trio.move_on_at(self._looked_s + OOM_LOOK_S):
                 return await wait_process_gone(self.pidfd)

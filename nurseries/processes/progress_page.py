@@ -41,7 +41,7 @@ class ProgressSlot(trio.abc.Instrument):
     _passes: int = attrs.field(default=1, init=False)
 
     def show_pid(self) -> None:
-        """From now on the slot counts; the loop waits for something to do."""
+        """Have the slot count from now on; the loop waits for something to do."""
         self.show_step(0)  # it may have been another's before
         self._words[_PASSES] = self._passes
         self._words[_PID] = os.getpid()
@@ -113,7 +113,7 @@ def open_slot(page_fd: int | None, place: int) -> Iterator[ProgressSlot]:
 
 @attrs.frozen
 class SlotState:
-    """What a slot says. Where it `is_torn`, `step`, `predicted_s` and `awaits` say nothing."""
+    """State of one slot. If `is_torn`, then `step`, `predicted_s` and `awaits` mean nothing."""
 
     pid: int = 0
     change: int = 0
@@ -138,12 +138,12 @@ class ProgressPage:
     table_bytes: int
 
     def read(self) -> list[SlotState]:
-        """All slots as they are now."""
+        """Copy the state of all slots."""
         copy = os.pread(self.fd, self.slots * _SLOT.size, 0)
         return [_read_slot(*words) for words in _SLOT.iter_unpack(copy)]
 
     def read_table(self) -> bytes:
-        """What follows the slots, as it is now."""
+        """Copy the table behind the slots."""
         return os.pread(self.fd, self.table_bytes, self.slots * _SLOT.size)
 
 

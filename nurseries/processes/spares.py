@@ -37,12 +37,12 @@ SPARE, FORK_SERVER = "spare ", "fork server "
 APART = (SPARE, FORK_SERVER)
 # The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"
-# What was ready a moment ago has work waiting for it: all must be ready for so long. Pulled out of
-# the air.
+# How long all must have been ready: a process that became ready a moment ago has work waiting.
+# Pulled out of the air.
 SETTLE_S = 1.0
 # A fork server that comes up is waited for so long: ten times what it takes on a busy machine.
 SERVER_PATIENCE_S = 10.0
-# From the loss of a spare to the start of the next: a machine that cannot keep one is left alone.
+# Delay from the loss of a spare to the next start: a machine that cannot keep one is left alone.
 DELAY_MIN_S = 1.0
 DELAY_MAX_S = 60.0
 # A spare that lasted so long could be kept: the delay begins anew.
@@ -55,7 +55,7 @@ class Readiness:
 
     # When the last of them became ready; infinite while one is not.
     all_ready_since_s: float = attrs.field(default=math.inf, init=False)
-    # All have become ready, or there is something else to look at.
+    # Set when all have become ready, or when a spare's state may have changed.
     changed: Changes = attrs.field(factory=Changes, init=False)
     _starting: set[str] = attrs.field(factory=set, init=False)
 
@@ -105,13 +105,14 @@ class SparePolicy:
         self.since_s = now
 
     def handle_good(self) -> None:
-        """It was taken, or killed from outside when it was warm; the next one needs no delay."""
+        """Note that the spare was taken, or killed from outside when warm; the next needs no
+        delay."""
         assert self.since_s is not None
         self.since_s = None
         self.losses = 0
 
     def handle_lost(self, now: float) -> None:
-        """It died, hung, or did not come up."""
+        """Note that the spare died, hung, or did not come up."""
         assert self.since_s is not None
         lasted_s, self.since_s = now - self.since_s, None
         self.losses = 1 if lasted_s >= LASTED_S else self.losses + 1
@@ -145,8 +146,8 @@ class Spares:
     environment: Mapping[str, str] = attrs.field(factory=dict)  # see `ProcessSpec`
     kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
-    # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
-    # Called with the name of one that cannot be ended, and why.
+    # Called with a spare that cannot be killed, and why. It is given up: no other is kept in its
+    # place.
     on_stuck: Callable[[str, str], None] = lambda name, reason: None
     # {place: the process that is kept for it}, until it is taken over or reaped.
     _kept: dict[int, KeptProcess] = attrs.field(factory=dict, init=False)
@@ -232,7 +233,7 @@ class Spares:
         return {process.pid for process in self.processes().values()}
 
     def processes(self) -> dict[str, Process]:
-        """Those that are ours, by name."""
+        """Processes kept by this object, by name."""
         servers = {} if self._server is None else {self._server_name: self._server.process}
         return servers | {self._name(place): kept.process for place, kept in self._kept.items()}
 
@@ -345,7 +346,8 @@ class Spares:
 
 
 def _handle_end(policy: SparePolicy, good: Process | None) -> None:
-    """It was not taken. `good` is a process that was warm and answered, if it was."""
+    """Note the end of a spare that was not taken. `good` is its process if that was warm and
+    answered."""
     if good is not None and good.exit is not None and good.exit.was_killed:
         policy.handle_good()
     else:

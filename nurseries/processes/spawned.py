@@ -55,12 +55,12 @@ class Spawned:
     words_fd: int
 
     def encode(self) -> str:
-        """As an argument of this very process; see `decode`."""
+        """Encode as a command-line argument of this very process; see `decode`."""
         return ",".join(map(str, attrs.astuple(self)))
 
     @classmethod
     def decode(cls, text: str) -> "Spawned":
-        """What `encode` wrote. Raises `ValueError` or `TypeError` for anything else."""
+        """Decode what `encode` wrote. Raises `ValueError` or `TypeError` for anything else."""
         return cls(*map(int, text.split(",")))
 
 
@@ -83,8 +83,8 @@ def selected(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str,
 
 @contextmanager
 def open_ends() -> Iterator[tuple[Callable[[int, int], Spawned], tuple[int, int, int]]]:
-    """What joins us to a child that is to be: a function of its pid and pidfd, which takes our ends
-    over, and the child's own ends. All that was not taken is closed. Raises `OSError`."""
+    """Open both ends of what joins us to a child: a function of its pid and pidfd, which takes our
+    ends over, and the child's own ends. Ends that were not taken are closed. Raises `OSError`."""
     with ExitStack() as unless_taken, ExitStack() as child_ends:
         words = LastWords.create()
         unless_taken.callback(words.close)
@@ -130,7 +130,7 @@ def spawn(
         unless_started.callback(popen.wait)
         unless_started.callback(popen.kill)
         pidfd = os.pidfd_open(popen.pid)
-        # From here on the exit is ours to read, through the pidfd; Popen would do it by number.
+        # The exit is ours to read from here on, through the pidfd; Popen would do it by number.
         popen.returncode = 0
         unless_started.pop_all()
         return take(popen.pid, pidfd)

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-# From <linux/posix-timers.h>: the clock of a whole process, of what the scheduler has given it.
+# A constant of <linux/posix-timers.h>: a process's clock of scheduled time.
 _CPUCLOCK_SCHED = 2
 _PAGE_BYTES = resource.getpagesize()
 # Small changes are of no interest, and each would be said.
@@ -20,7 +20,7 @@ _CPU_STEP = 0.01
 # When a process was looked at, its CPU seconds then, and the CPU that was said.
 Look = tuple[float, float, float]
 _MEMORY_STEP_BYTES = 64 * 2**10
-# Of a table of processes, see `watched`.
+# A row of a table of processes; see `watched`.
 Row = dict[str, Any]
 # Fields of /proc/PID/stat behind the name, which may have blanks and brackets.
 _STATE, _RSS = 0, 21
@@ -60,7 +60,7 @@ class UsageMeter:
     _before: dict[int, Look] = attrs.field(factory=dict, init=False)
 
     def _look(self, pid: int, now_s: float, before: dict[int, Look]) -> ProcessUsage:
-        """What it used since the look before; nothing at the first, or when it is gone."""
+        """Measure a process since its last look; zeros at the first, or when it is gone."""
         try:
             used_s = cpu_clock_s(pid)
             fields = read_proc(f"/proc/{pid}/stat").rpartition(b") ")[2].split()

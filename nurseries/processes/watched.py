@@ -1,4 +1,4 @@
-"""What a process says of itself while it is watched: that which changed, twice a second.
+"""Changes that a process reports about itself while it is watched, twice a second.
 
 The watcher sends a `Watch`; until another says that it is over, the process sends `Watched`. While
 it is not watched it does nothing. A `Watch` with a new number has it say everything again: so
@@ -22,7 +22,7 @@ PERIOD_S = 0.5
 # Counts of a timeline are so fine while there is something to count. What costs is to wake up: 0.2
 # ms for a process that sleeps otherwise.
 BUCKET_S = 0.25
-# What the root sends to a process on demand.
+# Signals that the root sends to a process on demand.
 SIGNALS = ["kill", "stop", "continue"]
 _ABSENT = object()
 
@@ -36,7 +36,7 @@ class Watch:
 
 @attrs.frozen
 class Watched:
-    """What changed, as JSON text: an object with `processes`, `gone` and more."""
+    """Changes as JSON text: an object with `processes`, `gone` and more."""
 
     text: str
 
@@ -61,7 +61,7 @@ def spare_rows(trees: Iterable[ProcessTree], owner: str = "") -> Iterator[Row]:
 
 @attrs.define
 class RowChanges:
-    """What changed between two looks at a table of processes. Sans-IO.
+    """Differences between two looks at a table of processes. Sans-IO.
 
     A row's `place` is its name, its `pid` says which process that is.
     """
@@ -69,7 +69,7 @@ class RowChanges:
     _known: dict[str, Row] = attrs.field(factory=dict, init=False)
 
     def forget(self) -> None:
-        """All is new next time."""
+        """Have every row count as new next time."""
         self._known = {}
 
     def look(self, rows: Iterable[Row]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Buckets:
 
 
 class Watchable(Protocol):
-    """What a process can say of itself."""
+    """Source of a process's rows and series for its watchers."""
 
     def begin(self) -> None:
         """Watching begins: what is counted is counted from here."""
@@ -125,7 +125,7 @@ class Watchable(Protocol):
         """The rows of this moment, whole."""
 
     def series(self, *, is_whole: bool) -> dict[str, Any]:
-        """What else there is: what is new since the last call, or all that there is."""
+        """Series beside the rows: new points since the last call, or the whole."""
 
 
 @attrs.define(eq=False)
@@ -173,7 +173,7 @@ class WatchedProcess:
             await self.send(Watched(msgspec.json.encode({"t": now_ms(), **change}).decode()))
 
     async def _sample_one_period(self) -> None:
-        """Until the next look is due, or there is an order."""
+        """Sample until the next look is due, or an order comes."""
         began_s = max(self._due_s, trio.current_time() - PERIOD_S)
         self._due_s = began_s + PERIOD_S
         next_s = began_s

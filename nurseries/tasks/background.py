@@ -34,7 +34,7 @@ class BackgroundTask:
     """
 
     name: str
-    # What the live tree shows while the task marks no wait of its own; see `waiting`.
+    # Shown by the live tree while the task marks no wait of its own; see `waiting`.
     waits_for: str = ""
     takes_along: trio.CancelScope | None = attrs.field(default=None, repr=False)
     value: Any = attrs.field(default=None, init=False)
@@ -65,7 +65,7 @@ class BackgroundTask:
         self._scope.cancel(reason)
 
     def shield(self) -> None:
-        """From now on only this handle cancels the task, no scope around its nursery does.
+        """Shield the task from every scope around its nursery; only this handle cancels it.
 
         It must then be cancelled by its owner; `open_service` does so for its services.
         """
@@ -169,7 +169,7 @@ async def run_background_task(
 
 @attrs.define(eq=False)
 class Wait:
-    """One wait of one task, which lasts as long as its block; `outer` is the wait it is nested in.
+    """A wait of one task, as long as its block; `outer` is the wait it is nested in.
 
     `began_s` is on trio's clock; None if the task waits for this over and over, all its life.
     """
@@ -218,7 +218,7 @@ def waits_no_more() -> None:
 
 
 def wait_of(task: trio.lowlevel.Task) -> Wait | None:
-    """What `task` waits for, innermost first; None without a mark."""
+    """The innermost wait of `task`; None without a mark."""
     wait = task.context.get(_wait)
     if wait is None or wait.task is not task:
         return None  # inherited from the task that started this one

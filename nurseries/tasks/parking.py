@@ -34,7 +34,7 @@ TRIO_TRIED = (0, 35)
 class _Woken:
     """The outcome of every wait that was not cancelled."""
 
-    # All that is asked of an outcome. A type: calling one costs half of what a function does.
+    # The outcome needs nothing else. A type: calling one costs half of what a function does.
     unwrap = type(None)
 
 
@@ -42,7 +42,7 @@ _WOKEN: Any = _Woken()
 
 
 def _order_to_sleep() -> object:
-    """What a task that sleeps and may be cancelled yields to trio; it holds for any task.
+    """The object that a cancellable sleeping task yields to trio; one serves all tasks.
 
     Nothing is to be undone when it is cancelled: that a task sleeps at a place is said by its
     `custom_sleep_data`, which trio clears whenever a task is rescheduled.
@@ -70,7 +70,7 @@ class ParkingPlace:
         return self._task is not None and self._task.custom_sleep_data is self
 
     def order(self) -> object:
-        """What the task in hand yields to trio at once, to sleep here; it then unwraps the answer.
+        """The object to yield to trio at once to sleep here; the task then unwraps the answer.
 
         For generators that are waits themselves, which need not make another one to `park`. Raises
         `BusyResourceError` while another task sleeps here.

@@ -31,12 +31,12 @@ JITTER = 0.2
 
 
 class Death(enum.Enum):
-    """What the end of a run says about the next one."""
+    """Kind of a run's end, by what it says about the next one."""
 
     FAULT = "fault"  # the child's own, as far as is known
     KILLED = "killed"  # by SIGKILL from outside, not for want of memory; or stopped from outside
     REQUEST = "request"  # what a client sent ended it, as far as is known
-    # Its owner had no memory, descriptor or process for it, or the kernel no memory while it ran.
+    # The owner lacked memory, a descriptor or a process, or the kernel memory while it ran.
     SHORTAGE = "shortage"
     REFUSED = "refused"  # the child says that it cannot start: a successor now neither
     HOPELESS = "hopeless"  # no successor could do better
@@ -66,7 +66,7 @@ class _ChildRecord:
     # Times of its restarts that count, and the runs that ended then, oldest first; at its last exit
     # none was older than the period.
     restarts: deque[tuple[float, int]] = attrs.field(factory=deque)  # bounded by restart_limit
-    # What its owner calls the current run; 0: nothing, or none is on.
+    # The owner's number for the current run; 0 if none is on, or it gave none.
     run: int = 0
     # Whether a request is known to end the current run.
     is_excused: bool = False
@@ -94,7 +94,7 @@ class SupervisionPolicy:
     backoff_max_s: float = attrs.field(default=5.0, validator=attrs.validators.gt(0))
     # A process that serves for a second was able to start.
     minimum_uptime_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
-    # As long as the period: by then it has no restart on its account any more.
+    # The period itself: by then a child has no restart on its account any more.
     quiet_s: float = attrs.field(default=60.0, validator=attrs.validators.ge(0))
     # Whether too many faults end a child that was ready once; else it backs off, for ever.
     gives_up_served: bool = True

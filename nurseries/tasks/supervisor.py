@@ -40,7 +40,7 @@ class ChildEnded(Exception):
 
 
 def always_a_fault(failure: Exception) -> Death:
-    """For children of which no end is another's doing, and none hopeless."""
+    """Judge every end a fault: for children that nothing else ends."""
     return Death.FAULT
 
 

@@ -21,7 +21,7 @@ from .background import background_task_of, wait_of
 
 # Trio's one task of its own in every run; it says nothing of ours.
 _TRIOS_OWN = "<TrioToken.run_sync_soon task>"
-# What trio calls a task without a name: the function, dotted. Ours are words, and have no dots.
+# Trio's name for a task without one: the function, dotted. Ours are words, and have no dots.
 _UNNAMED = re.compile(r"[\w<>]+(\.[\w<>]+)+")
 # More siblings of one kind than this are shown as one line. Pulled out of the air: two engines or
 # four workers are worth a line each, a hundred requests are not.
@@ -33,7 +33,7 @@ SINCE_SHOWN_S = 0.05
 class TaskKind(enum.StrEnum):
     """When a task ends, if nothing else ends it."""
 
-    # With the task that started it; it has no handle.
+    # A part of its starter; it has no handle.
     PART = "part"
     # The same, or alone, through its handle.
     BACKGROUND = "background"
@@ -43,7 +43,7 @@ class TaskKind(enum.StrEnum):
 
 @attrs.frozen
 class TaskNode:
-    """One task at the moment of the snapshot.
+    """A task at the moment of the snapshot.
 
     `state` is "running" (it took the snapshot), "waiting" (it has said for what) or "parked".
     `since_s` is how long the wait has lasted, in seconds of trio's clock; 0 if not waiting, or if
@@ -63,7 +63,7 @@ class TaskNode:
 
 @attrs.frozen
 class ProcessTree:
-    """One process, what it says of itself, its tasks (None: not asked) and its child processes."""
+    """A process: its account of itself, its tasks (None: not asked) and its child processes."""
 
     name: str
     pid: int

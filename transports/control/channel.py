@@ -51,7 +51,7 @@ def _codec_of(message_types: tuple[type, ...], limits: CodecLimits | None) -> Co
 
 
 class ControlChannel:
-    """One end. Takes over `sock`; close it by `close()` or by leaving the `with` block.
+    """An end of a control channel. Takes over `sock`; close it by `close()` or a `with` block.
 
     `sends` and `receives` are the classes of each direction; the other end lists them the other way
     round, in the same order. Any number of tasks may send, one at a time may receive.
@@ -96,7 +96,7 @@ class ControlChannel:
                 os.close(memfd)
 
     async def send_patiently(self, message: object, fds: Sequence[int] = ()) -> None:
-        """As `send`, again and again while there is no memory or descriptor for it."""
+        """Send, again and again while there is no memory or descriptor for it."""
         while True:
             try:
                 return await self.send(message, fds)
@@ -139,7 +139,7 @@ class ControlChannel:
             close_fds(fds)
 
     async def receive_any(self) -> tuple[object, list[int]]:
-        """As `receive`, but handshake messages as well; for `handshake`."""
+        """Receive handshake messages as well; for `handshake`."""
         self._check_open()
         try:
             data, ancillary, flags, _ = await self._sock.recvmsg(

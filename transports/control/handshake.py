@@ -50,7 +50,7 @@ class Hello:
 
 @attrs.frozen
 class Init:
-    """What the child is to become."""
+    """Configuration that the child boots with."""
 
     payload: bytes
 
@@ -144,7 +144,7 @@ ParentDecision = Init | Progress | Ready | HandshakeError
 
 
 class ParentState(enum.Enum):
-    """Where the parent's side is. Each moves on only to the next, or to FAILED."""
+    """State of the parent's side. Each moves on only to the next, or to FAILED."""
 
     AWAIT_HELLO = "waiting for HELLO"
     BOOTING = "booting"
@@ -164,7 +164,7 @@ class ParentSide:
     started_at: float
 
     state: ParentState = attrs.field(default=ParentState.AWAIT_HELLO, init=False)
-    # What is being waited for, in words, for errors.
+    # The child's phase in words, for errors.
     phase: str = attrs.field(default=ParentState.AWAIT_HELLO.value, init=False)
     # The last DROPPED_KEPT of what was dropped.
     dropped: list[str] = attrs.field(factory=list, init=False)
@@ -174,7 +174,7 @@ class ParentSide:
         self._armed_at = self.started_at
 
     def handle_message(self, message: object, now: float) -> ParentDecision | None:
-        """One message from the child; None if it is dropped, which moves nothing."""
+        """Handle a message from the child; None if it is dropped, which moves nothing."""
         match (self.state, message):
             case (ParentState.AWAIT_HELLO, Hello()):
                 return self._handle_hello(message, now)
@@ -194,7 +194,7 @@ class ParentSide:
         return None
 
     def handle_dropped(self, text: str) -> None:
-        """What was dropped, in words, for the timeout's text."""
+        """Note what was dropped, in words, for the timeout's text."""
         self.dropped = [*self.dropped, text][-DROPPED_KEPT:]
 
     def next_deadline(self) -> float:
@@ -229,13 +229,12 @@ class ParentSide:
 
 
 class HandshakeChannel(Protocol):
-    """What a handshake needs of `ControlChannel`, which itself needs the messages above."""
+    """The two calls of `ControlChannel` that a handshake makes; that class needs the messages
+    above."""
 
-    async def send(self, message: object, fds: Sequence[int] = ()) -> None:
-        """See `ControlChannel`."""
+    async def send(self, message: object, fds: Sequence[int] = ()) -> None: ...
 
-    async def receive_any(self) -> tuple[object, list[int]]:
-        """See `ControlChannel`."""
+    async def receive_any(self) -> tuple[object, list[int]]: ...
 
 
 async def perform_parent_handshake(

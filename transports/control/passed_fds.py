@@ -36,7 +36,7 @@ def fds_to_ancillary(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
 
 
-# One more than may come: a memfd with the payload travels first.
+# Room for one more than may come: a memfd with the payload travels first.
 ANCILLARY_BYTES = socket.CMSG_SPACE((PASSED_FDS_MAX + 1) * _FD_BYTES)
 RECEIVE_FLAGS = socket.MSG_CMSG_CLOEXEC
 

@@ -21,11 +21,11 @@ from .link_header import Mishap
 
 @attrs.frozen(order=True, cache_hash=True)
 class Peer:
-    """One incarnation of a process: a successor of the same rank is another peer.
+    """Incarnation of a process: a successor of the same rank is another peer.
 
-    What follows one another in a rank may be numbered by something else than epochs: to engines
-    it is the term under which a frontend owns its home.
-    Its hash is kept, as links and requests are looked up by peer for every message.
+    A rank's lives may be numbered by something else than epochs: to engines it is the term under
+    which a frontend owns its home. The hash is kept, as links and requests are looked up by peer
+    for every message.
     """
 
     role: str
@@ -54,20 +54,20 @@ class PeerDown:
 
 @attrs.define
 class Received:
-    """One message, in order, once, within the current generation.
+    """A received message: in order, once, within the current generation.
 
     A value, never changed; not frozen because one is made per message.
     """
 
     peer: Peer
     message: object
-    # Its first frame as it came, of which so many bytes are the carrier's. Never written to.
+    # The first frame as it came, of which so many bytes are the carrier's. Never written to.
     _carried: Frame = attrs.field(default=b"", eq=False, repr=False)
     _room: int = attrs.field(default=0, eq=False, repr=False)
 
     @property
     def frame(self) -> memoryview:
-        """What the sender's codec made of the message, but arrays that have their own frames.
+        """The message as the sender's codec encoded it, without arrays that have their own frames.
 
         A view, made on demand (0.2 µs): most readers never ask.
         """
@@ -96,7 +96,7 @@ class PeerNotConnected(Exception):
 
 
 class Channel(Protocol):
-    """What both ends of a mesh have in common."""
+    """Calls that both ends of a mesh have."""
 
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message; never waits, any task of the loop may call it.
@@ -147,7 +147,7 @@ class HubEnd(RunnableChannel, Protocol):
 
     @property
     def mishaps(self) -> Counter[Mishap]:
-        """What went amiss on all links so far."""
+        """Mishaps on all links so far, counted."""
 
     @property
     def endpoints(self) -> tuple[str, str]:

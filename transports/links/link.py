@@ -37,14 +37,14 @@ from .link_header import FrameKind, Header, LinkSettings, Mishap
 
 
 class Side(enum.Enum):
-    """Who opens generations (the spoke) and who answers (the hub)."""
+    """Role in opening generations: the spoke opens, the hub answers."""
 
     HUB = "hub"
     SPOKE = "spoke"
 
 
 class LinkState(enum.Enum):
-    """Where one end stands; the table is above."""
+    """State of one end; the table is above."""
 
     WAITING = "waiting"  # hub: no generation has begun yet
     OPENING = "opening"  # spoke: LINK_UP is out, no answer yet
@@ -110,11 +110,11 @@ _HUB_ONLY = frozenset({FrameKind.LINK_ACCEPT, FrameKind.LINK_RESET})
 
 @attrs.define(eq=False)
 class Link:
-    """One end. Create it, `open` it if it is a spoke, then feed it; see the module's docstring."""
+    """An end of a link. Create it, `open` it if it is a spoke, then feed it; see the module."""
 
     side: Side
     settings: LinkSettings = attrs.field(factory=LinkSettings)
-    # Of all links of a channel together.
+    # Counted for all links of a channel together.
     mishaps: Counter[Mishap] = attrs.field(factory=Counter)
 
     state: LinkState = attrs.field(default=LinkState.WAITING, init=False)
@@ -167,11 +167,11 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """So many messages are unacknowledged that the peer must be taken as broken."""
+        """True if so many messages are unacknowledged that the peer must be taken as broken."""
         return self._sent - self._acknowledged >= self.settings.unacknowledged_max
 
     def handle_header(self, header: Header, now: float) -> Sequence[Decision]:
-        """One header arrived. With `Deliver` among the decisions its payload is to be handed up."""
+        """Handle a header. With `Deliver` among the decisions its payload is to be handed up."""
         kind = header.kind
         if (
             kind is FrameKind.DATA
@@ -196,7 +196,7 @@ class Link:
         return decisions
 
     def handle_broken(self, generation: int, reason: str, now: float) -> Sequence[Decision]:
-        """What carries this generation failed; stale reports are ignored."""
+        """End this generation, whose carrier failed; stale reports are ignored."""
         if generation != self.generation or self.state not in _LISTENING:
             return _NOTHING
         return self._end(reason, now)
@@ -269,7 +269,8 @@ class Link:
         return decisions
 
     def _rest_delay_s(self, now: float) -> float:
-        """None before the first new generation, so that a single loss costs one round trip."""
+        """Delay before the next generation; 0 before the first, so that a single loss costs one
+        round trip."""
         settings = self.settings
         if now - self._opened_at >= settings.calm_after_s:
             self._short_generations = 0
@@ -356,7 +357,7 @@ class Link:
         self._probe_at = now + self.settings.probe_delay_s
 
     def _make_header(self, kind: FrameKind) -> Header:
-        """Of this generation; by the way it acknowledges all that was received."""
+        """Make a header of this generation, which by the way acknowledges everything received."""
         self._ack_sent = self._received
         self._ack_at = math.inf
         return Header(kind, self.generation, self._sent, self._received)
@@ -380,7 +381,7 @@ class Link:
             self._ack_at = self._probe_at = self._repeat_at = math.inf
 
     def check_invariants(self) -> None:
-        """For tests, after every event."""
+        """Assert the invariants; for tests, after every event."""
         assert 0 <= self._acknowledged <= self._sent
         assert 0 <= self._ack_sent <= self._received
         assert 0 <= self.generation <= GENERATION_MAX

@@ -16,7 +16,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class FrameKind(enum.IntEnum):
-    """What a header asks of its receiver. Only DATA is followed by a payload."""
+    """Kind of a header. Only DATA is followed by a payload."""
 
     DATA = 1
     LINK_UP = 2  # spoke -> hub: this generation begins; repeated until the hub has answered
@@ -41,7 +41,7 @@ class MalformedHeader(Exception):
 
 @attrs.define
 class Header:
-    """One header; a value, never changed (not frozen because one is made per message).
+    """Header of a frame; a value, never changed (not frozen because one is made per message).
 
     `sequence` of DATA is its own number, from 1 in each generation and direction; of every other
     kind it is the number of the last DATA sent before it, so that any frame shows a lost tail.
@@ -101,7 +101,7 @@ class LinkSettings:
 
 
 class Mishap(enum.StrEnum):
-    """What went amiss on links and was put right; counted, for /metrics."""
+    """Kind of a fault on a link that was put right; counted, for /metrics."""
 
     DUPLICATE = "duplicate"
     STALE = "stale"  # a header of another generation

@@ -69,7 +69,7 @@ class LinkedChannel:
     mishaps: Counter[Mishap] = attrs.field(factory=Counter, init=False)
 
     _links: dict[Peer, Link] = attrs.field(factory=dict, init=False)
-    # Those of them whose generation is up and known to the reader.
+    # The links whose generation is up and known to the reader.
     _open: dict[Peer, Link] = attrs.field(factory=dict, init=False)
     # {(role, rank): highest epoch that was forgotten}; everything up to it is fenced.
     _fences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
@@ -77,7 +77,7 @@ class LinkedChannel:
     _events: deque[ChannelEvent] = attrs.field(factory=deque, init=False)
     # The task that waits for events. Parked by hand, as a step of an engine wakes it often.
     _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
-    # Its deadline is never later than the earliest of the links'; it may be earlier.
+    # The scope's deadline is never later than the earliest of the links'; it may be earlier.
     _deadline_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     # ---- channel.Channel
@@ -100,7 +100,6 @@ class LinkedChannel:
         self._heed_deadline(link.next_deadline())
 
     async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`. Raises `BusyResourceError` when another task waits."""
         if self._receiver is not None:
             raise trio.BusyResourceError("another task receives from this channel")
         if self._events:
@@ -111,7 +110,6 @@ class LinkedChannel:
         return self._take()
 
     def break_link(self, peer: Peer, reason: str) -> None:
-        """See `channel.Channel.break_link`."""
         link = self._open.get(peer)
         if link is not None:
             self._end_link(peer, link, reason)
@@ -132,7 +130,7 @@ class LinkedChannel:
 
     @property
     def peers(self) -> list[Peer]:
-        """All that have a link, up or not."""
+        """Peers that have a link, up or not."""
         return list(self._links)
 
     # ---- for the channel around it
@@ -150,7 +148,7 @@ class LinkedChannel:
         return peer not in self._links and not self._is_fenced(peer)
 
     def handle_frames(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> None:
-        """One message arrived. Whatever is wrong with it is counted; nothing is raised."""
+        """Handle a message. Faults of it are counted; nothing is raised."""
         self.handle_burst(((peer, header, frames),))
 
     def handle_burst(self, arrived: Iterable[tuple[Peer, Header, Sequence[Frame]]]) -> None:
@@ -255,7 +253,8 @@ class LinkedChannel:
     # ---- events
 
     def _take(self) -> list[ChannelEvent]:
-        """All that waits, up to a PeerUp behind something else; see `channel.Channel.receive`."""
+        """Take all waiting events up to a PeerUp behind another event; see
+        `channel.Channel.receive`."""
         waiting, taken = self._events, list[ChannelEvent]()
         while waiting and isinstance(up := waiting[0], PeerUp):
             taken.append(waiting.popleft())
@@ -330,26 +329,20 @@ class CarriedChannel:
     links: LinkedChannel = attrs.field(init=False)
 
     def send(self, peer: Peer, message: object) -> None:
-        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
         self.links.send(peer, message)
 
     async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`."""
         return await self.links.receive()
 
     async def run_deadlines(self, *, task_status: trio.TaskStatus[None]) -> NoReturn:
-        """See `channel.RunnableChannel`."""
         await self.links.run_deadlines(task_status=task_status)
 
     def break_link(self, peer: Peer, reason: str) -> None:
-        """See `channel.Channel.break_link`."""
         self.links.break_link(peer, reason)
 
     def forget(self, peer: Peer) -> None:
-        """See `channel.Channel.forget`."""
         self.links.forget(peer)
 
     @property
     def mishaps(self) -> Counter[Mishap]:
-        """See `channel.HubEnd.mishaps`."""
         return self.links.mishaps

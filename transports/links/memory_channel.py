@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 class FrameFault(Protocol):
-    """What a test puts in the way of messages; see `fuzz.doubles.link_faults`."""
+    """Fault that a test puts in the way of messages; see `fuzz.doubles.link_faults`."""
 
     def pass_on(self, receiver: Side, frame: T) -> list[T]:
-        """What is delivered to this side in place of `frame`: mostly itself."""
+        """Frames to deliver to this side in place of `frame`: mostly itself."""
 
 
 @attrs.define(eq=False)
 class MemoryMesh:
-    """All channels that can reach each other. `hub_to_spoke` codes what hubs send."""
+    """Channels that can reach each other. `hub_to_spoke` codes the messages of hubs."""
 
     hub_to_spoke: Codec
     spoke_to_hub: Codec
@@ -72,7 +72,7 @@ class MemoryMesh:
 
 @attrs.define(eq=False)
 class MemoryFrames:
-    """One message on its way."""
+    """A message on its way."""
 
     sender: Peer
     header: bytes
@@ -87,7 +87,7 @@ class _Broken:
 
 @attrs.define(eq=False)
 class _Mailbox:
-    """What has arrived at one channel. Bounded by the links' unacknowledged messages."""
+    """Mailbox of one channel. Bounded by the links' unacknowledged messages."""
 
     links: LinkedChannel
     # Bounded as the class says.
@@ -120,7 +120,7 @@ def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> MemoryFrames
 
 @attrs.define(eq=False)
 class _MemoryChannel(CarriedChannel):
-    """What both ends share; a subclass is their carrier."""
+    """Common part of both ends; a subclass is their carrier."""
 
     peer_self: Peer
     mesh: MemoryMesh
@@ -128,12 +128,12 @@ class _MemoryChannel(CarriedChannel):
     mailbox: _Mailbox = attrs.field(init=False)
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`; here it hands over everything that arrives."""
+        """Hand over everything that arrives."""
         task_status.started("")
         await self.mailbox.run()
 
     async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`; here it has nothing to do."""
+        """Do nothing: output needs no task here."""
         task_status.started("")
         await trio.sleep_forever()
 
@@ -153,20 +153,18 @@ class MemoryHub(_MemoryChannel):
 
     @property
     def endpoints(self) -> tuple[str, str]:
-        """See `channel.HubEnd.endpoints`; names within the mesh."""
+        """Names within the mesh."""
         name = f"memory://{self.peer_self.role}-{self.peer_self.rank}-{self.peer_self.epoch}"
         return f"{name}-input", f"{name}-output"
 
     def open_generation(self, peer: Peer, generation: int) -> None:
-        """See `linked_channel.Carrier`."""
         self._generations[peer] = generation
 
     def close(self, peer: Peer) -> None:
-        """See `linked_channel.Carrier`."""
         self._generations.pop(peer, None)
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        """See `linked_channel.Carrier`. As a ROUTER it knows whether the spoke is there."""
+        """Know whether the spoke is there, as a ROUTER does."""
         spoke = self.mesh.find_spoke(peer)
         if spoke is None or spoke.generation_to(self.peer_self) != header.generation:
             if header.kind is not FrameKind.LINK_RESET:
@@ -191,7 +189,6 @@ class MemorySpoke(_MemoryChannel):
         self.mailbox = _Mailbox(self.links)
 
     def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
-        """See `channel.SpokeEnd.connect`."""
         if not self.links.may_connect(peer):
             return False
         self._endpoints[peer] = input_endpoint
@@ -202,16 +199,14 @@ class MemorySpoke(_MemoryChannel):
         return self._generations.get(hub)
 
     def open_generation(self, peer: Peer, generation: int) -> None:
-        """See `linked_channel.Carrier`."""
         self._generations[peer] = generation
 
     def close(self, peer: Peer) -> None:
-        """See `linked_channel.Carrier`."""
         self._generations.pop(peer, None)
         del self._endpoints[peer]
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        """See `linked_channel.Carrier`. As a PUSH it does not know whether the hub is there."""
+        """Not know whether the hub is there, as a PUSH."""
         hub = self.mesh.find_hub(self._endpoints[peer])
         if hub is not None:
             self.mesh.carry(Side.HUB, hub, _copy(self.peer_self, header, frames))

@@ -48,7 +48,7 @@ from .zmq_thread import (
     Unreachable,
 )
 
-# What a message begins with: header, then identity.
+# Room at a message's beginning: header, then identity.
 _ROOM = HEADER_BYTES + IDENTITY_BYTES
 # The role of those who connect to a hub; an identity carries none.
 _SPOKE_ROLE = "engine"
@@ -74,7 +74,7 @@ class _Way:
 
 @attrs.define(eq=False)
 class _ZmqChannel(CarriedChannel):
-    """What both ends share; a subclass is their carrier."""
+    """Common part of both ends; a subclass is their carrier."""
 
     settings: ZmqSettings
     context: zmq.Context[Socket]
@@ -132,21 +132,20 @@ class HubChannel(_ZmqChannel):
 
     @property
     def endpoints(self) -> tuple[str, str]:
-        """See `channel.HubEnd.endpoints`; a port of 0 is the real one once its task started."""
+        """Endpoints; a port of 0 is the real one once its task has started."""
         bound = (self._input.bound, self._output.bound)
         return bound[0] or self._endpoints[0], bound[1] or self._endpoints[1]
 
     # ---- linked_channel.Carrier
 
     def open_generation(self, peer: Peer, generation: int) -> None:
-        """See `linked_channel.Carrier`."""
         self.close(peer)
         identity = encode_identity(peer.rank, peer.epoch, generation)
         self.outboxes[peer] = LinkOutbox(identity, self.settings.outbox_max)
         self._known[identity] = (peer, generation)
 
     def close(self, peer: Peer) -> None:
-        """See `linked_channel.Carrier`; the ROUTER drops the identity when the spoke closes."""
+        """Forget the peer; the ROUTER drops the identity when the spoke closes."""
         outbox = self.outboxes.pop(peer, None)
         if outbox is not None:
             outbox.closed = True
@@ -154,7 +153,6 @@ class HubChannel(_ZmqChannel):
             del self._known[outbox.key]
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        """See `linked_channel.Carrier`."""
         outbox = self.outboxes[peer]
         assert isinstance(outbox.key, bytes)
         best_effort = header.kind is FrameKind.LINK_RESET
@@ -195,7 +193,7 @@ class HubChannel(_ZmqChannel):
         self.links.handle_burst(arrived)
 
     def _open(self, frame: Frame) -> tuple[Peer, Header] | None:
-        """Who sent what begins with this frame, and its header; None if they are not sound."""
+        """Decode sender and header from a first frame; None if they are not sound."""
         try:
             header = decode_header(frame)
             identity = bytes(frame[HEADER_BYTES:_ROOM])
@@ -211,13 +209,13 @@ class HubChannel(_ZmqChannel):
 
 @attrs.define(eq=False)
 class _SpokeLink:
-    """Where one hub is, and the two ways of the generation in use."""
+    """Endpoints of one hub, and the two ways of the generation in use."""
 
     input_endpoint: str
     output_endpoint: str
     input: LinkOutbox
     output: LinkOutbox
-    # What follows the header of every message.
+    # Bytes behind the header of every message.
     identity: bytes = b""
 
 
@@ -239,7 +237,7 @@ class SpokeChannel(_ZmqChannel):
     # ---- channel.SpokeEnd
 
     def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
-        """See `channel.SpokeEnd.connect`. Raises `BadEndpoint`."""
+        """Raises `BadEndpoint`."""
         for endpoint in (input_endpoint, output_endpoint):
             check_endpoint(endpoint)
         if not self.links.may_connect(peer):
@@ -251,7 +249,6 @@ class SpokeChannel(_ZmqChannel):
     # ---- linked_channel.Carrier
 
     def open_generation(self, peer: Peer, generation: int) -> None:
-        """See `linked_channel.Carrier`."""
         self._disconnect(peer)
         hub = self._hubs[peer]
         hub.identity = encode_identity(self.peer_self.rank, self.peer_self.epoch, generation)
@@ -262,12 +259,10 @@ class SpokeChannel(_ZmqChannel):
         self._output.submit(Connect(hub.output, hub.output_endpoint, hub.identity))
 
     def close(self, peer: Peer) -> None:
-        """See `linked_channel.Carrier`."""
         self._disconnect(peer)
         del self._hubs[peer]
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        """See `linked_channel.Carrier`."""
         hub = self._hubs[peer]
         headed = _headed(header, hub.identity, frames)
         if header.kind is FrameKind.LINK_UP:
@@ -342,7 +337,7 @@ async def open_spoke(
 
 @asynccontextmanager
 async def _open_context() -> AsyncIterator[zmq.Context[Socket]]:
-    """One context per channel: ending it ends no other channel's sockets."""
+    """Open a context for one channel: ending it ends no other channel's sockets."""
     context: zmq.Context[Socket] = zmq.Context(io_threads=1)
     try:
         yield context

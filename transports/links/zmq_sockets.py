@@ -26,7 +26,7 @@ from ..array import Frame
 from ..endpoint import check_endpoint, is_local
 from .link_header import LinkSettings
 
-# What leaves in order may still be written at the end: long enough for a last abort on this host,
+# Time for ordered messages to be written at the end: long enough for a last abort on this host,
 # short against every ladder.
 LINGER_MS = 100
 # Control frames only (LINK_UP, at most one in flight per 50 ms): a few, so that a hub that is away
@@ -50,7 +50,7 @@ _BACKLOG = 512
 # 0.5 ms a MiB.
 _COPY_BYTES_MAX = 64 * 1024
 _MORE_FOLLOWS = 0x80
-# As a plain number: turning the enum's member into one takes as long as a tenth of a receive.
+# Plain numbers: turning the enum's member into one takes as long as a tenth of a receive.
 _NO_BLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 
 Socket = zmq.Socket[bytes]
@@ -71,12 +71,12 @@ class EndpointInUse(Exception):
 
 @attrs.frozen
 class SocketSettings:
-    """What differs between deployments and tests."""
+    """Settings that differ between deployments and tests."""
 
     # Messages in one peer's pipe, each direction.
     high_water: int = 2 * LinkSettings().unacknowledged_max
     linger_ms: int = LINGER_MS
-    # None: our own user. Only tests set another, to see that it is refused.
+    # Only tests set another user than our own (None), to see that it is refused.
     allowed_uid: int | None = None
 
 
@@ -152,7 +152,7 @@ def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None
         try:
             _put(socket, frames, identity)
         except zmq.Again:
-            # What the peer has taken is noticed now and then, or when asked as here.
+            # The peer's progress is noticed now and then, or when asked as here.
             socket.getsockopt(_EVENTS)
             _put(socket, frames, identity)
     except zmq.Again:
@@ -234,7 +234,7 @@ def _receive_rest(socket: Socket) -> Iterator[Frame]:
 
 @attrs.define(eq=False)
 class HeldSockets:
-    """What one owner thread holds; every method is called in that thread.
+    """Sockets of one owner thread; every method is called in that thread.
 
     With an endpoint, one bound socket: a PULL, or a ROUTER, to which a peer's key is its identity.
     Without one, a connected socket for each key: DEALERs or PUSHes.
@@ -267,14 +267,11 @@ class HeldSockets:
         return self._sockets.pop(key, None)
 
     def sockets(self) -> dict[Hashable, Socket]:
-        """All of them by key."""
         return self._sockets
 
     def send(self, key: Hashable, frames: Sequence[Frame]) -> str:
-        """Without waiting: "" or, if the peer cannot be reached, the reason.
-
-        The first frame has a first byte, below 128.
-        """
+        """Send without waiting: "" or, if the peer cannot be reached, the reason. The first frame
+        has a first byte, below 128."""
         if self.endpoint:
             assert isinstance(key, bytes)
             return _send(self._sockets[None], frames, key)

@@ -36,8 +36,9 @@ import trio
 from ..array import Frame
 from .zmq_sockets import HeldSockets, Received
 
-# One round of the thread: neither direction starves the other. A burst is handed to the loop
-# whole, at some 3 µs a message, so that other tasks are at most one and a half milliseconds away.
+# Limits of a round of the thread: neither direction starves the other. A burst is handed to the
+# loop whole, at some 3 µs a message, so that other tasks are at most one and a half milliseconds
+# away.
 _SENDS_PER_ROUND = 256
 _RECEIVES_PER_ROUND = 512
 # After a burst this large the loop is busy for longer than this with handling it, and more is on
@@ -46,7 +47,7 @@ _RECEIVES_PER_ROUND = 512
 # CPU a message; 50 and 200 us gain less. A message that comes alone never meets it.
 _FLOOD_BURST = 64
 _FLOOD_PAUSE_S = 100e-6
-# Without a round of the thread for so long, a loop that does not sleep pauses for it: as long as
+# A loop that does not sleep pauses for the thread if that made no round for so long: as long as
 # CPython lets a thread wait for the GIL (`sys.getswitchinterval`).
 PATIENCE_S = 5e-3
 # Enough for a thread to wake up on another processor, a virtual one included (some 50 us).
@@ -121,9 +122,9 @@ def _make_way() -> None:
 
 @attrs.define(eq=False)
 class Ringer(trio.abc.Instrument):
-    """What trio calls once in each turn of its loop, before it waits for descriptors.
+    """Instrument that trio calls in each turn of its loop, before it waits for descriptors.
 
-    Whatever it raises ends the task: trio would go on without it, and the thread sleep for ever.
+    Any error ends the task: trio would go on without the instrument, and the thread sleep for ever.
     """
 
     bridge: "SocketThread"
@@ -156,7 +157,7 @@ class Ringer(trio.abc.Instrument):
 
 @attrs.define(eq=False)
 class SocketThread:
-    """One owner thread. `submit` from the loop; `run` is its task."""
+    """Owner thread of sockets. `submit` from the loop; `run` is its task."""
 
     name: str
     sockets: HeldSockets
@@ -173,7 +174,7 @@ class SocketThread:
     _task_awake: bool = attrs.field(default=True, init=False)
     _task_bell: int = attrs.field(default=-1, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
-    # Where the sockets are bound ("": they connect); None until they are open.
+    # Endpoint of the bound socket ("": they connect); None until the sockets are open.
     bound: str | None = attrs.field(default=None, init=False)
     # Written by the thread: what it has come round to.
     rounds: int = attrs.field(default=0, init=False)
@@ -224,13 +225,13 @@ class SocketThread:
                         self._stopping = True
                         os.eventfd_write(self._thread_bell, 1)
             finally:
-                # From here on `submit` only queues.
+                # `submit` only queues from here on.
                 with suppress(KeyError):  # it has failed
                     trio.lowlevel.remove_instrument(ringer)
         raise AssertionError("_hand_over does not return")
 
     async def _host(self) -> None:
-        # Its own limiter: two threads per channel must not eat what to_thread gives to others.
+        # A limiter of its own: two threads per channel must not eat what to_thread gives to others.
         limiter = trio.CapacityLimiter(1)
         await trio.to_thread.run_sync(
             self._main, abandon_on_cancel=False, limiter=limiter, thread_name=self.name
@@ -274,7 +275,7 @@ class SocketThread:
             self.sockets.close()
 
     def _round(self, poller: select.poll, largest: int) -> int:
-        """One look at everything, at once if there may be more; the largest burst that came.
+        """Look at everything, at once if there may be more; returns the size of the largest burst.
 
         `largest`: that of the round before. The bell is rung as the last act before the sleep: rung
         earlier, the loop wakes up while we still need the GIL, and both wait for it in turn.

@@ -62,35 +62,35 @@ class RingGeometry:
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole memory."""
+        """Size of the whole memory."""
         return self.slot_offset(self.slots - 1) + self._stride
 
     def consumed_offset(self, rank: int) -> int:
-        """Where the count of this reader is."""
+        """Offset of this reader's count."""
         return CACHE_LINE_BYTES * (1 + rank)
 
     def slot_offset(self, sequence: int) -> int:
-        """Where the slot of the message with this sequence number begins."""
+        """Offset of the slot of the message with this sequence number."""
         first = CACHE_LINE_BYTES * (1 + self.readers)
         return first + (sequence % self.slots) * self._stride
 
 
 class RingMemory:
-    """One side's mapping of a ring. Owns the mapping, not the descriptor it was made from."""
+    """Mapping of a ring by one side. Owns the mapping, not the descriptor it was made from."""
 
     def __init__(self, memory_fd: int) -> None:
         """Raises `RingBroken` unless the descriptor is a ring's sealed memory."""
         self.geometry = _read_geometry(memory_fd)
-        # Its slices are copies, which is what a reader wants; a view would be one object more.
+        # Slices are copies, which is what a reader wants; a view would be one object more.
         self.bytes = mmap.mmap(memory_fd, self.geometry.total_bytes)
         self._words = memoryview(self.bytes).cast("Q")
 
     def load(self, offset: int) -> int:
-        """One aligned 8-byte word."""
+        """Load an aligned 8-byte word."""
         return self._words[offset // 8]
 
     def store(self, offset: int, value: int) -> None:
-        """One aligned 8-byte word, in one store."""
+        """Store an aligned 8-byte word, in one store."""
         self._words[offset // 8] = value
 
     def close(self) -> None:
@@ -113,11 +113,11 @@ class RingParts:
     reader_sides: list[int] = attrs.field(factory=list)
 
     def writer_fds(self) -> list[int]:
-        """For `RingWriter.attach`, here or in the process that these are sent to."""
+        """Descriptors for `RingWriter.attach`, here or in the process that they are sent to."""
         return [self.memory_fd, *self.eventfds, *self.writer_sides]
 
     def reader_fds(self, rank: int) -> list[int]:
-        """For `RingReader.attach(fds, rank)`; READER_FDS of them."""
+        """Descriptors for `RingReader.attach(fds, rank)`; READER_FDS of them."""
         return [self.memory_fd, self.eventfds[rank], self.reader_sides[rank]]
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ def create_ring(*, readers: int, slots: int, slot_bytes: int) -> RingParts:
 
 
 _MEMFD_FLAGS = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-# One count is one message. Blocking, so that a thread waits and takes in one system call; a reader
+# Each count is one message. Blocking, so that a thread waits and takes in one system call; a reader
 # that is a task's makes its own non-blocking.
 _EVENTFD_FLAGS = os.EFD_CLOEXEC | os.EFD_SEMAPHORE
 _SIDE_SOCKET_TYPE = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC

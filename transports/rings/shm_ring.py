@@ -73,7 +73,7 @@ class RingClosed(Exception):
 
 
 class _Side:
-    """What both sides have in common: a `with` block that ends in `close`."""
+    """Common part of both sides: a `with` block that ends in `close`."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -98,13 +98,14 @@ class RingWriter(_Side):
         # Consumed counts as last seen: they only grow, and never past `written`.
         self._consumed = [0] * geometry.readers
         self._consumed_offsets = list(map(geometry.consumed_offset, range(geometry.readers)))
-        # So many messages fit by the counts as last seen: looked at again once they are written.
+        # Count up to which messages fit, by the readers' counts as last seen; looked at again once
+        # reached.
         self._room_until = geometry.slots
         self.written = 0
 
     @classmethod
     def attach(cls, fds: Sequence[int]) -> Self:
-        """From `RingParts.writer_fds()`, duplicated: the caller still owns what it passed.
+        """Attach to `RingParts.writer_fds()`, duplicated: the caller still owns what it passed.
 
         Raises `RingBroken` if these are not a ring's, `OSError`.
         """
@@ -190,7 +191,8 @@ class RingWriter(_Side):
 
 
 class RingReader(_Side):
-    """One reader. Used by one thread, with `read`, or after that by one task, with the others."""
+    """Reader of a ring, used by one thread with `read`, or after that by one task with the
+    others."""
 
     def __init__(self, memory: RingMemory, rank: int, *, eventfd: int, side: socket.socket) -> None:
         self._memory = memory
@@ -200,7 +202,7 @@ class RingReader(_Side):
         self._slots = [geometry.slot_offset(number) for number in range(geometry.slots)]
         self._consumed_offset = geometry.consumed_offset(rank)
         self._stopped = False
-        # For `read`; a task's read must never block the loop.
+        # `read` alone may block; a task's read must never block the loop.
         self._is_blocking = True
         self.rank = rank
         # A reader that attaches to a ring in use (none does today) goes on where its count stands.
@@ -208,7 +210,7 @@ class RingReader(_Side):
 
     @classmethod
     def attach(cls, fds: Sequence[int], rank: int) -> Self:
-        """From `RingParts.reader_fds(rank)`, duplicated: the caller still owns what it passed.
+        """Attach to `RingParts.reader_fds(rank)`, duplicated: the caller still owns what it passed.
 
         Raises `RingBroken` if these are not a ring's, `OSError`.
         """

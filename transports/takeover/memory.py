@@ -19,17 +19,17 @@ import attrs
 
 from ..sparse_memory import create_sparse_memory, punch_hole
 
-# Of both directions: what a client has sent and is not journalled yet, at most a request's body,
-# and what the kernel has not taken yet.
+# Size for both directions: input that is not journalled yet, at most a request's body, and output
+# that the kernel has not taken yet.
 SLOT_BYTES = 16 * 2**20
-# As many as the connections that a frontend serves by default (`ServerLimits.connections_max`).
+# The number of connections that a frontend serves by default (`ServerLimits.connections_max`).
 SLOTS = 2048
 # Slots that are mapped at once: Python keeps a descriptor for each mapping, and under `ulimit -v`
 # address space is what a process may run out of.
 MAPPED_SLOTS = 8
-# Of a limit of address space: as much stays free for everything else.
+# Share of a limit of address space that stays free for everything else.
 FREE_SHARE = 0.25
-# Of a slot's words: the record that counts, and how many lives have begun to go on from it.
+# Words of a slot: the record that counts, and how many lives have begun to go on from it.
 LATEST, LIVES = 0, 1
 _WORD = struct.Struct("Q")
 

@@ -33,13 +33,13 @@ _ENDS = 2
 # A record: number of the chunk's first byte, input that is kept, where the ring begins, lengths,
 # and its `EndForm`.
 _RECORD = struct.Struct("<QQQIIB")
-# What is appended: input that is kept, lengths of a note and a chunk.
+# Header of an appended record: input that is kept, lengths of a note and a chunk.
 _APPENDED = struct.Struct("<QII")
 # Half of the first page behind its words.
 _SMALL_BEGIN, _SMALL_BYTES = 64, 2016
 _INPUT_BEGIN, INPUT_BYTES = 2**20, 7 * 2**20
 _LARGE_BEGIN, _LARGE_BYTES = 8 * 2**20, 4 * 2**20
-# Of a state and its chunk together.
+# Limit of a state and its chunk together.
 RECORD_BYTES_MAX = _LARGE_BYTES - _RECORD.size
 assert _LARGE_BEGIN + 2 * _LARGE_BYTES <= SLOT_BYTES
 assert _INPUT_BEGIN + INPUT_BYTES <= _LARGE_BEGIN
@@ -56,10 +56,10 @@ class EndForm(enum.IntEnum):
 
 @attrs.frozen
 class SlotRecord:
-    """What the owner said last: before the byte `begin` of its output it wrote all; then `chunk`,
-    and what follows is in `state`; then each chunk in `appended`, with its note. Of the input it
-    needs what is behind the byte `kept_from`. Instead of going on it can be ended by `ending`.
-    """
+    """Record that the owner published last. Output before the byte `begin` is written; then come
+    `chunk`, then the chunks in `appended`, each with its note; `state` says what follows. Input
+    from the byte `kept_from` on is still needed. A successor that does not go on ends the
+    connection by `ending`."""
 
     begin: int
     chunk: bytes
@@ -70,24 +70,24 @@ class SlotRecord:
 
     @property
     def output(self) -> bytes:
-        """All chunks."""
+        """Chunks joined."""
         return self.chunk + b"".join(chunk for _, chunk in self.appended)
 
 
 @attrs.define(eq=False)
 class ConnectionSlot:
-    """One slot: `memory` are its bytes, all zero for a new connection."""
+    """Slot of a connection: `memory` are its bytes, all zero for a new connection."""
 
     memory: memoryview
-    # So much of the ring is used.
+    # Used bytes of the ring.
     input_bytes: int = attrs.field(default=INPUT_BYTES, init=False)
     _words: memoryview = attrs.field(init=False)
     # How often a record was published, times two, and whether it is a large one.
     _latest: int = attrs.field(init=False)
-    # Where the latest record ends with all that was appended, and how far it may grow.
+    # End of the latest record with its appended ones, and how far it may grow.
     _end: int = attrs.field(default=0, init=False)
     _end_max: int = attrs.field(default=0, init=False)
-    # Of the input: from where on it is kept, and which byte lies where the ring begins.
+    # Input: the first byte that is kept, and the byte that lies where the ring begins.
     _kept_from: int = attrs.field(default=0, init=False)
     _ring_begin: int = attrs.field(default=0, init=False)
 
@@ -193,14 +193,14 @@ class ConnectionSlot:
     # ---- input
 
     def input_room(self, received: int, size: int) -> memoryview:
-        """Where the next bytes of the input may be read to, `size` at most; empty if it is full."""
+        """Memory to read the next input into, `size` at most; empty if the ring is full."""
         ring = self.input_bytes
         first = (received - self._ring_begin) % ring
         room = min(size, ring - first, ring - (received - self._kept_from))
         return self.memory[_INPUT_BEGIN + first : _INPUT_BEGIN + first + room]
 
     def kept_input(self, received: int) -> bytes:
-        """What was received and is still needed. Raises `ValueError` where that cannot be."""
+        """Input that was received and is still needed. Raises `ValueError` where that cannot be."""
         size = received - self._kept_from
         if not 0 <= size <= self.input_bytes:
             raise ValueError(f"a slot cannot keep {size} bytes of input")

@@ -21,7 +21,7 @@ import trio
 _INFO = struct.Struct("=B119xQQ")
 _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
 _INT = struct.Struct("=i")
-# What a socket's buffers hold is a few thousand segments; each may come between two looks.
+# Enough for a few thousand segments in a socket's buffers; each may come between two looks.
 LOOKS_MAX = 10_000
 
 AnySocket = socket.socket | trio.socket.SocketType
