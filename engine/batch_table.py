@@ -28,12 +28,12 @@ _NO_WORD = _WORD.pack(0)
 _CELL = struct.Struct("=2I")  # row, position
 _FORM = struct.Struct("=16sQ")  # content, position; 0: none is at work
 CONTENT_BYTES = 16
-# Of a prompt of embeddings so many tell it from others; all may be 48 MiB.
+# Bytes of a prompt of embeddings that tell it from others; the whole may be 48 MiB.
 EMBEDS_BYTES = 65_536
 
 
 def content_hash(request: AddRequest) -> bytes:
-    """What a request is known by when it is sent again: whose it is, and its prompt."""
+    """Hash that knows a request when it is sent again: of its principal and its prompt."""
     ids = array("q", request.prompt_token_ids)
     digest = hashlib.blake2b(ids.tobytes(), digest_size=CONTENT_BYTES)
     digest.update(b"\0" + request.principal.encode() + b"\0")
@@ -69,7 +69,7 @@ def _forms_at(rows: int) -> int:
 
 @attrs.frozen
 class BatchRow:
-    """One request of a step: at how many tokens it would have been after it."""
+    """Request of a step, and its count of tokens after the step."""
 
     content: bytes
     attempt: int
@@ -91,7 +91,7 @@ class BatchTable:
             self.memory[begin : begin + _ROW.size] = _ROW.pack(content, attempt)
 
     def write_step(self, number: int, rows: Sequence[int], positions: Sequence[int]) -> None:
-        """These rows are computed by the step that is about to be handed over."""
+        """Write the rows of the step that is about to be handed over."""
         if self.memory is None:
             return
         self._changes += 1
@@ -105,7 +105,7 @@ class BatchTable:
         memory[head + 24 : head + 32] = _WORD.pack(changes)
 
     def end_step(self, number: int) -> None:
-        """Its result has come: nobody dies of it any more."""
+        """Clear the step, whose result has come: no death is blamed on it any more."""
         if self.memory is not None:
             head, cells = _places(self.rows, number)
             self.memory[head:cells] = bytes(_STEP.size)
@@ -168,6 +168,6 @@ def read_forms(table: bytes, rows: int) -> dict[bytes, int]:
 
 
 def _places(rows: int, number: int) -> tuple[int, int]:
-    """Where the half of this step begins, and its cells."""
+    """Offsets of the half of this step, and of its cells."""
     head = rows * _ROW.size + (number % 2) * (_STEP.size + rows * _CELL.size)
     return head, head + _STEP.size

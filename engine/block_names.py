@@ -20,12 +20,12 @@ from .step_messages import KVMemory, WorkerReady
 
 NAME_BYTES = 32
 _NO_NAME = bytes(NAME_BYTES)
-# What the names are about, as a hash; zeros: they were dropped.
+# A hash of what the names are about; zeros: they were dropped.
 _HEAD_BYTES = 32
 
 
 def drop_names(fd: int) -> None:
-    """None of them is true any more. Other processes may have them open."""
+    """Drop all names, as none is true any more. Other processes may have them open."""
     if os.fstat(fd).st_size:
         os.pwrite(fd, bytes(_HEAD_BYTES), 0)
 

@@ -25,14 +25,14 @@ NATIVE_WORKER_MODULE = "triolet.engine.worker.native_process"
 TORCH_WORKER_MODULE = "triolet.engine.worker.torch_process"
 # An extra: the native kernels need none of it, and it takes 850 MB, with CUDA several GB.
 TORCH_REMEDY = "pip install 'triolet[torch]'"
-# Of native kernels, best first; `kernels/build` compiles them.
+# Instruction sets of native kernels, best first; `kernels/build` compiles them.
 ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
 BLOCK_TOKENS = 16
-# Where no reader looks at single tokens a step may compute so many times the tokens: what it
-# costs beside them is paid less often, and prompts are over sooner, so that more decode together.
+# Factor for the tokens of a step where no reader looks at single tokens: the step's fixed cost is
+# paid less often, and prompts are over sooner, so that more decode together.
 UNWATCHED_FACTOR = 4
 # More would only make aborts take longer: one step computes, one waits (as slots of the ring do).
 STEPS_IN_FLIGHT_MAX = 2
@@ -136,8 +136,7 @@ class EngineSettings:
     max_model_len: int = setting(
         0, help="Maximum length of prompt plus answer, in tokens; 0: the model's."
     )
-    # As fits: as many as `max_num_seqs` sequences of full length need, within
-    # `kv_memory_bytes_max`.
+    # 0: as many as `max_num_seqs` sequences of full length need, within `kv_memory_bytes_max`.
     kv_blocks: int = setting(0, help="Size of the KV cache, in blocks of 16 tokens; 0: automatic.")
     max_num_seqs: int = setting(
         64,
@@ -165,7 +164,7 @@ class EngineSettings:
         help="Maximum number of alternatives per token that logprobs may ask for.",
         rare=True,
     )
-    # Of equals first come, first served.
+    # Equals are served first come, first served.
     scheduling_policy: str = setting(
         "priority",
         one_of=SCHEDULING_POLICIES,
@@ -187,7 +186,7 @@ class EngineSettings:
         help="Maximum memory of the KV cache where --kv-blocks is 0; 0: 1 GiB, or most of a GPU's.",
         rare=True,
     )
-    # Without progress; every progress message starts it again.
+    # Time without progress; every progress message starts it again.
     boot_timeout_s: float = setting(
         60.0,
         at_least=0.001,
@@ -215,7 +214,7 @@ class EngineSettings:
         "", help="Address of engine 0 where past KV events are asked for."
     )
     kv_events_topic: str = setting("", help="Topic of KV events.", rare=True)
-    # They are what clients wrote.
+    # Token ids are what clients wrote.
     kv_events_token_ids: bool = setting(
         default=False, help="Put the token ids of prompts and answers into KV events."
     )
@@ -288,7 +287,7 @@ def check_torch(settings: EngineSettings, *, has_torch: bool) -> None:
 
 
 def worker_module_ahead(settings: EngineSettings) -> str:
-    """Of a worker that is started with its engine, before it can know what to load."""
+    """Module of a worker that is started with its engine, before it can know what to load."""
     if settings.executor == "torch" or settings.device != "cpu":
         return TORCH_WORKER_MODULE
     return WORKER_MODULE if settings.executor == "null" else NATIVE_WORKER_MODULE

@@ -13,14 +13,14 @@ from ..transports.array import ITEM_BYTES, Array
 from .errors import InvalidParameter
 
 PARAMETER = "prompt_embeds"
-# What a row may consist of. Both become float32 exactly, which is what the hidden state is.
+# Types of a row. Both become float32 exactly, which is what the hidden state is.
 DTYPES = ("float32", "bfloat16")
 # Any id that each model has; nothing looks it up.
 PLACEHOLDER_ID = 0
-# Of one request, its choices together: 3072 tokens of 4096 float32. A message may have 64 MiB
+# Limit of one request, its choices together: 3072 tokens of 4096 float32. A message may have 64 MiB
 # (`transports.codec.CodecLimits`), which leaves room for ids and parameters.
 REQUEST_BYTES_MAX = 48 * 2**20
-# Of one step to the workers; a message larger than 256 MiB does not pass the ring.
+# Limit of one step to the workers; a message larger than 256 MiB does not pass the ring.
 STEP_BYTES_MAX = 192 * 2**20
 # The top byte of a float whose exponent may be all ones (no number); the sign is the highest bit.
 _TOP_BYTES = (0x7F, 0xFF)
@@ -28,7 +28,7 @@ _TOP_BYTES = (0x7F, 0xFF)
 
 @attrs.frozen
 class EmbeddingLimits:
-    """What an engine takes; `hidden_size` 0: none. A step computes at most `step_tokens`."""
+    """Limits of embeddings; `hidden_size` 0: none. A step computes at most `step_tokens`."""
 
     hidden_size: int = 0
     step_tokens: int = 0

@@ -29,7 +29,7 @@ class EngineError(Exception):
 
     code: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = False
-    # What it says, with its fields; without one it says what it was raised with.
+    # Message with the error's fields; without one it is what the error was raised with.
     sentence: ClassVar[str] = ""
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class InvalidRequest(EngineError):
 
 @attrs.frozen
 class InvalidParameter(InvalidRequest):
-    """One field is out of range. `parameter` is the field's name as in `SamplingParams`."""
+    """Field that is out of range. `parameter` is its name as in `SamplingParams`."""
 
     code: ClassVar[str] = "invalid_parameter"
     sentence: ClassVar[str] = "{self.parameter} {self.reason}"
@@ -113,7 +113,7 @@ class EngineDraining(EngineError):
 
 @attrs.frozen
 class RequestRecalled(EngineError):
-    """Its frontend called it back from this engine's queue; another one has less to do."""
+    """Recalled from this engine's queue by its frontend; another engine has less to do."""
 
     code: ClassVar[str] = "request_recalled"
     retryable: ClassVar[bool] = True

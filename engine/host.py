@@ -22,7 +22,7 @@ def cores(quota: pathlib.Path = CPU_QUOTA) -> int:
 
 
 def threads_default() -> int:
-    """All cores but one, which frontend, engine and root share.
+    """Threads by default: a core less than there are, which frontend, engine and root share.
 
     Threads of one step wait for each other: with as many as cores, every moment of another process
     holds all of them up (measured on two cores beside one busy process: 8 ms a step with one
@@ -32,7 +32,7 @@ def threads_default() -> int:
 
 
 def first_processor(cpuinfo: pathlib.Path = CPUINFO) -> dict[str, str]:
-    """What the kernel says of the first processor, by its own names; empty if it says nothing."""
+    """The kernel's account of the first processor, by its own names; empty if there is none."""
     said: dict[str, str] = {}
     try:
         lines = cpuinfo.read_text().splitlines()
@@ -45,7 +45,7 @@ def first_processor(cpuinfo: pathlib.Path = CPUINFO) -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """All memory, free or not: more than that can never be had."""
+    """Physical memory, free or not: more than that can never be had."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -18,7 +18,7 @@ from .sampling_params import SamplingParams
 
 
 class BootPhase(enum.StrEnum):
-    """What an engine does before READY, in this order; `Progress.phase` of the handshake."""
+    """Phase of an engine before READY, in this order; `Progress.phase` of the handshake."""
 
     START = "start"  # processes and their imports
     LOAD_WEIGHTS = "load weights"
@@ -50,7 +50,7 @@ class RequestKey:
 # Like `RequestOutput` not frozen, though never changed once sent: that takes three times as long.
 @attrs.define(kw_only=True)
 class AddRequest:
-    """One attempt at a request. `sampling.seed` is always set here: admission chose one.
+    """Attempt at a request. `sampling.seed` is always set here: admission chose one.
 
     `output_token_ids` are tokens that the client was already offered (a replay): they count as
     output, not as prompt, for every stop rule and for the sampling position. `credit` is the
@@ -65,7 +65,7 @@ class AddRequest:
     ids are then `embeddings.PLACEHOLDER_ID`.
     """
 
-    # One that cannot be read is answered: its client would wait for ever.
+    # A malformed one is answered: its client would wait for ever.
     known_when_malformed: ClassVar[type] = RequestKey
 
     request_id: str
@@ -123,7 +123,7 @@ class GrantCredit:
 
 @attrs.frozen
 class LiveRequest:
-    """One request that the frontend still wants, and the next output index it needs."""
+    """Request that the frontend still wants, and the next output index it needs."""
 
     request_id: str
     attempt: int
@@ -161,7 +161,7 @@ class UtilityCall:
 
 
 class RequestEventKind(enum.StrEnum):
-    """What happened to a request; sent only to those that asked for it."""
+    """Event in a request's life; sent only to those that asked for it."""
 
     QUEUED = "queued"  # it must wait, also for an engine; `detail`: how many are before it
     SCHEDULED = "scheduled"  # its prompt is computed from now on
@@ -172,7 +172,7 @@ class RequestEventKind(enum.StrEnum):
 
 @attrs.frozen
 class RequestEvent:
-    """One event of one request. Sent at most once: what a broken link loses is not repeated."""
+    """Event of one request. Sent at most once: what a broken link loses is not repeated."""
 
     kind: RequestEventKind
     detail: int = 0
@@ -216,7 +216,7 @@ class RequestOutput:
     prompt_logprobs: TokenLogprobs | None = None
     # Ended because its grammar allows no more: the last token is text, and not what ended it.
     complete: bool = False
-    # With the first token: seconds since its first step. Outputs that differ in it alone are equal.
+    # Seconds since its first step, with the first token. Outputs that differ in it alone are equal.
     prefill_s: float = attrs.field(default=0.0, eq=False)
 
 
@@ -253,7 +253,7 @@ class EngineStatistics:
 
 @attrs.frozen
 class StepOutputs:
-    """What one step brought for one frontend; one message for each step and frontend.
+    """Output of one step for one frontend; one message for each step and frontend.
 
     Nearly all news is one more token of a request that goes on. Where the request allows it that is
     a row of three columns: attempt `attempts[i]` has `token_ids[i]` at output index `indices[i]`.
@@ -308,7 +308,7 @@ ENGINE_TO_FRONTEND = (StepOutputs, StatisticsReport, ResyncReply, UtilityReply)
 
 @attrs.frozen
 class FrontendAddress:
-    """One owner of a home (`core.homes`), its rank and term: where its two sockets are bound."""
+    """Owner of a home (`core.homes`), its rank and term: where its two sockets are bound."""
 
     rank: int
     term: int
@@ -318,7 +318,7 @@ class FrontendAddress:
 
 @attrs.frozen
 class FrontendMembership:
-    """All frontends there are; numbered full snapshots, the latest wins."""
+    """Frontends that there are; numbered full snapshots, the latest wins."""
 
     number: int
     frontends: list[FrontendAddress]

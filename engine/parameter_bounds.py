@@ -17,7 +17,7 @@ TOKEN_ID_MAX = 2**31 - 1
 
 
 class Bound(Protocol):
-    """What values a parameter may have; None, where it is the default, is not asked about."""
+    """Bound of a parameter's values; None, where it is the default, is not asked about."""
 
     def check(self, name: str, value: Any) -> None:
         """Raises `InvalidParameter`, naming the parameter and its bound."""
@@ -32,7 +32,6 @@ class Whole:
     also: int | None = None
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         if type(value) is not int or not (self.least <= value <= self.most or value == self.also):
             raise InvalidParameter(name, f"must be a whole number from {self.least} to {self.most}")
 
@@ -45,7 +44,7 @@ class Number:
     most: float
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`. Compares exactly, however long an integer is; a NaN is in no range."""
+        """Compare exactly, however long an integer is; a NaN is in no range."""
         if type(value) not in (int, float) or not self.least <= value <= self.most:
             raise InvalidParameter(name, f"must be a number from {self.least:g} to {self.most:g}")
 
@@ -55,20 +54,18 @@ class Flag:
     """True or false."""
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         if type(value) is not bool:
             raise InvalidParameter(name, "must be True or False")
 
 
 @attrs.frozen
 class TokenIds:
-    """So many token ids; what the vocabulary has is checked with the model."""
+    """List of token ids; whether the vocabulary has them is checked with the model."""
 
     items_max: int
     items_min: int = 0
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         if len(value) < self.items_min:
             raise InvalidParameter(name, "must not be empty")
         _check_count(name, value, self.items_max)
@@ -77,13 +74,12 @@ class TokenIds:
 
 @attrs.frozen
 class Biases:
-    """So many pairs of a token id and a number from -`most` to `most`."""
+    """List of pairs of a token id and a number from -`most` to `most`."""
 
     items_max: int
     most: float
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         _check_count(name, value, self.items_max)
         if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in value):
             raise InvalidParameter(name, "must be pairs of a token id and a number")
@@ -98,13 +94,12 @@ class Biases:
 
 @attrs.frozen
 class Texts:
-    """So many strings, none of them empty or longer than `characters_max`."""
+    """List of strings, none of them empty or longer than `characters_max`."""
 
     items_max: int
     characters_max: int
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         if len(value) > self.items_max:
             reason = f"must be at most {self.items_max} strings, not {len(value)}"
             raise InvalidParameter(name, reason)
@@ -121,7 +116,6 @@ class InstanceOf:
     cls: type
 
     def check(self, name: str, value: Any) -> None:
-        """See `Bound`."""
         if not isinstance(value, self.cls):
             raise InvalidParameter(name, f"must be {self.cls.__name__}")
 

@@ -23,7 +23,7 @@ class PlaceMemory:
 
     @classmethod
     def of(cls, fds: Sequence[int]) -> "PlaceMemory | None":
-        """Of descriptors that were passed; None where there were none."""
+        """Memory of descriptors that were passed; None where there were none."""
         return cls(*fds) if fds else None
 
     @property

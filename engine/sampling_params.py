@@ -38,15 +38,15 @@ REPETITION_PENALTY_MIN = 0.01
 REPETITION_PENALTY_MAX = 100.0
 LOGIT_BIAS_MAX = 100.0  # OpenAI's: from -100, which all but forbids, to 100
 LOGIT_BIAS_ITEMS_MAX = 1024  # three times what OpenAI documents
-# Of a vocabulary up to 256 k: who allows more than a quarter of it forbids the others instead.
+# A quarter of a vocabulary of 256 k: a client that allows more forbids the others instead.
 ALLOWED_TOKEN_IDS_MAX = 65_536
 BAD_WORDS_MAX = 128  # vLLM's
 BAD_WORD_CHARACTERS_MAX = 256  # pulled out of the air; a sentence
-# What any server may be set to give; what it gives is `EngineSettings.max_logprobs`.
+# The most that any server may be set to give; it gives `EngineSettings.max_logprobs`.
 LOGPROBS_MAX = 1024
 MAX_LOGPROBS_DEFAULT = 20  # OpenAI's and vLLM's
-# What a request's logprobs may be, of prompt and output together: up to 48 MiB, which an engine
-# keeps until its end and may have to send in one message. 200 k tokens with 20 alternatives.
+# Limit of a request's logprobs, of prompt and output together: up to 48 MiB, which an engine keeps
+# until its end and may have to send in one message. 200 k tokens with 20 alternatives.
 LOGPROB_ITEMS_MAX = 2**22
 # vLLM's for `truncate_prompt_tokens`: as many as the model takes.
 TRUNCATE_TO_MODEL = -1
@@ -55,7 +55,7 @@ _METADATA = "parameter"
 
 @attrs.frozen
 class Parameter:
-    """What is declared of a parameter beside its type and default.
+    """Declaration of a parameter, beside its type and default.
 
     `neutral` is the value that changes nothing, of a parameter whose None leaves it to the model's
     `generation_config.json`; None for all others.
@@ -90,7 +90,7 @@ def _optional_token_ids(values: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def _all(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What is no list is a list of it, and its bound says what is wrong with that."""
+    """Values of a list; a lone value is a list of itself, which its bound then refuses."""
     return tuple(values) if isinstance(values, Iterable) else (values,)
 
 
@@ -244,7 +244,7 @@ class SamplingParams(DistributionParams):
         }
 
     def with_defaults(self, defaults: "SamplingParams") -> "SamplingParams":
-        """These, where what is left to the model is as `defaults` say."""
+        """Parameters that take from `defaults` what is left to the model."""
         changes = {
             name: advised
             for name, own, advised in zip(
@@ -255,7 +255,7 @@ class SamplingParams(DistributionParams):
         return self._changed(changes) if changes else self
 
     def with_seed(self, seed: int) -> "SamplingParams":
-        """These with a seed, from 0 to `SEED_MAX`."""
+        """Parameters with a seed, from 0 to `SEED_MAX`."""
         assert 0 <= seed <= SEED_MAX
         return self._changed({"seed": seed})
 
@@ -313,7 +313,7 @@ _NAMES = tuple(PARAMETERS)
 _DEFAULTS = tuple(field.default for field in _FIELDS)
 _CHECKS = tuple(parameter.bound.check for parameter in PARAMETERS.values())
 _values_of = operator.attrgetter(*_NAMES)
-# What `generation_config.json` may say in the place of a client.
+# Parameters that `generation_config.json` may set in the place of a client.
 LEFT_TO_THE_MODEL = tuple(name for name, p in PARAMETERS.items() if p.neutral is not None)
 _left_of = operator.attrgetter(*LEFT_TO_THE_MODEL)
 _ROW_NAMES = tuple(field.name for field in attrs.fields(DistributionParams))

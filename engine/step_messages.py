@@ -21,11 +21,11 @@ NOT_NUMBERS = "a logit is not a finite number"
 ALL_FORBIDDEN = "every token is forbidden"
 
 
-# What each step or request has one of is not frozen, though none is changed: a frozen class
-# takes three times as long to make.
+# Classes made for each step or request are not frozen, though none is changed: a frozen class takes
+# three times as long to make.
 @attrs.define(kw_only=True)
 class RowSampling(DistributionParams):
-    """What the sampler needs of a request; a token is a pure function of this, logits, tokens.
+    """Sampling parameters of a row; a token is a pure function of this, logits, tokens.
 
     Of the numbers that both have, `DistributionParams`, none is left open here. Ids in
     `suppressed_until_min` get probability 0 while fewer than `min_tokens` were sampled.
@@ -72,7 +72,7 @@ class NewRow:
 
 @attrs.frozen
 class RowEmbeds:
-    """What the first layer reads of the row's next tokens, in their order, instead of a look-up.
+    """Embeddings of the row's next tokens, in order, which the first layer reads.
 
     `data` is (tokens, hidden size) of `dtype`, float32 or bfloat16, row-major, little endian.
     """
@@ -84,7 +84,7 @@ class RowEmbeds:
 
 @attrs.define(kw_only=True)
 class Step:
-    """One step. Order for the worker: forget `finished`, take `new`, append `grown`, compute.
+    """Step for a worker, in this order: forget `finished`, take `new`, append `grown`, compute.
 
     `rows[i]` computes its next `token_counts[i]` tokens (the input of a decode row is the token
     that the worker sampled itself); `samples[i]` says whether the row then samples one. For rows
@@ -204,7 +204,7 @@ class WorkerReady:
 
 
 CORE_TO_WORKER = (Step, Mask)
-# What a step and its results may have, embeddings and logprobs of prompts included.
+# Limits of a step and its results, embeddings and logprobs of prompts included.
 STEP_LIMITS = CodecLimits(bytes_max=256 * 2**20)
 WORKER_TO_CORE = (StepResult, StepFailure)
 # The rank whose tokens count; with pipeline ranks it would be the last stage's first.
@@ -212,5 +212,5 @@ OUTPUT_RANK = 0
 
 
 def make_ring_codecs() -> tuple[Codec, Codec]:
-    """Of the steps' ring and of the results', the same on both sides."""
+    """Codecs of the steps' ring and of the results', the same on both sides."""
     return Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), Codec(*WORKER_TO_CORE, limits=STEP_LIMITS)

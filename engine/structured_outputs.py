@@ -67,7 +67,7 @@ class StructuredOutputs:
 
     @classmethod
     def choice(cls, choices: Iterable[str]) -> Self:
-        """One of these texts."""
+        """Make a choice among these texts."""
         texts = list(choices)
         if not 0 < len(texts) <= CHOICES_MAX:
             raise InvalidParameter("structured_outputs", f"must have 1 to {CHOICES_MAX} choices")

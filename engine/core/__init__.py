@@ -1,1 +1,1 @@
-"""What decides in an engine: requests, blocks, schedule, stop rules. Sans-IO: no trio, no torch."""
+"""The engine's decisions: requests, blocks, schedule, stop rules. Sans-IO: no trio, no torch."""

@@ -35,7 +35,7 @@ LABEL_CHARACTERS_MAX = 1024
 CHOICE_MAX = 2**31 - 1
 # Tokens that wait are computed again when their engine dies: not more than this.
 MERGE_S_MAX = 10.0
-# Below, the clock has no windows that could be distinguished; and 0 means that nothing waits.
+# A shorter window cannot be told by the clock; and 0 means that nothing waits.
 MERGE_S_MIN = 0.001
 # Each word with and without a space before it; a character is at most four tokens.
 BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX
@@ -46,7 +46,7 @@ FAILED = -1
 
 @attrs.frozen
 class RequestLimits:
-    """What a request must fit, in tokens.
+    """Limits of a request, in tokens.
 
     `max_model_len` is never more than the KV cache holds, so that every request fits when alone.
     `max_logprobs` is how many alternatives may be asked for.
@@ -59,7 +59,7 @@ class RequestLimits:
 
     @classmethod
     def of(cls, settings: EngineSettings, ready: WorkerReady) -> "RequestLimits":
-        """What an engine of these workers takes.
+        """Limits of an engine with these workers.
 
         Raises `InvalidParameter` if they have no room for a single block.
         """
@@ -150,7 +150,7 @@ def _check_bad_words(request: AddRequest, limits: RequestLimits) -> None:
 
 
 def _check_possible(request: AddRequest, limits: RequestLimits) -> None:
-    """Some token must be left to choose, whatever was sampled before it."""
+    """Refuse a request that leaves no token to choose, whatever was sampled before it."""
     sampling = request.sampling
     forbidden = {token_ids[0] for token_ids in request.bad_words if len(token_ids) == 1}
     name = "bad_words"

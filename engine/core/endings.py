@@ -74,7 +74,7 @@ class Statistics:
     step_s_last: float = 0.0
 
     def snapshot(self, scheduler: Scheduler) -> EngineStatistics:
-        """All counts, as of now."""
+        """Counts as of now."""
         return EngineStatistics(
             step=scheduler.step_number,
             waiting=len(scheduler.waiting),
@@ -162,7 +162,7 @@ class Endings:
     def refuse(
         self, frontend: Frontend, key: RequestKey, error: EngineError, replayed: Sequence[int] = ()
     ) -> FinishedRequest:
-        """It has never begun, and is remembered like an end."""
+        """Record the end of a request that never began."""
         record = FinishedRequest(
             frontend=frontend,
             request_id=key.request_id,

@@ -61,7 +61,7 @@ class EngineCore:
     names: BlockNames | None = None
     # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
-    # Of engines' deaths; the shell tells the root who has passed.
+    # Suspects of engines' deaths; the shell tells the root who has passed.
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     kv_events: KVEventLog | None = attrs.field(init=False)  # for routers, if they may read them
     _scheduler: Scheduler = attrs.field(init=False)
@@ -139,7 +139,7 @@ class EngineCore:
             self._pending.note_arrival(added)
 
     def refuse(self, frontend: Frontend, key: RequestKey, error: EngineError) -> None:
-        """As `add`, for a request of which no more than this could be read."""
+        """Refuse a request of which no more than this could be read."""
         if self._takes_place(frontend, key.request_id, key.attempt):
             self._put_end(self._endings.refuse(frontend, key, error))
 
@@ -183,7 +183,7 @@ class EngineCore:
     def resync(
         self, frontend: Frontend, live: list[LiveRequest]
     ) -> tuple[list[RequestOutput], list[RequestKey]]:
-        """All that this frontend still wants: tokens to send again, and what is unknown here.
+        """Answer with the tokens to send again, and the requests that are unknown here.
 
         All else that runs for it is aborted, what has ended and is not asked for is forgotten. A
         request of which the frontend has more tokens than we is another: ended here, and unknown;
@@ -215,7 +215,7 @@ class EngineCore:
         return outputs, unknown
 
     def forget_frontend(self, frontend: Frontend) -> None:
-        """Its home has been given up: abort all it has here, keep nothing for it."""
+        """Abort everything of a home that has been given up, and keep nothing for it."""
         for request in self._store.live(frontend):
             self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())
@@ -276,7 +276,7 @@ class EngineCore:
 
     @property
     def newest_step(self) -> ScheduledStep:
-        """What `schedule` returned last, with its requests."""
+        """The step that `schedule` returned last, with its requests."""
         return self._scheduler.in_flight[-1]
 
     @property
@@ -350,7 +350,7 @@ class EngineCore:
         return self._store.live_count()
 
     def statistics(self) -> EngineStatistics:
-        """All counts, as of now."""
+        """Counts as of now."""
         return self._statistics.snapshot(self._scheduler)
 
     def check_invariants(self) -> None:
@@ -386,12 +386,12 @@ class EngineCore:
         self._pending.put(record.frontend, record.output_from(len(record.output_token_ids)))
 
     def _drop_outputs(self, frontend: Frontend) -> None:
-        """What was not sent yet, and what was: the link may have lost it."""
+        """Drop unsent outputs, and windows: the link may have lost what was sent."""
         self._pending.drop(frontend)
         self._windows.drop(frontend)
 
     def _messages(self, outputs: dict[Frontend, FrontendOutputs]) -> dict[Frontend, StepOutputs]:
-        """One message for each frontend."""
+        """A message for each frontend."""
         number = self._scheduler.step_number
         return {frontend: each.message(number) for frontend, each in outputs.items()}
 

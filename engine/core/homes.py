@@ -35,7 +35,7 @@ import attrs
 
 
 class HomeState(enum.Enum):
-    """Where a home stands; the drawing is above."""
+    """State of a home; the drawing is above."""
 
     AWAY = "away"
     PRESENT = "present"
@@ -51,7 +51,7 @@ class Fenced(enum.StrEnum):
 
 @attrs.define(eq=False)
 class _Home:
-    # Of the latest owner that was listed.
+    # The term of the latest owner that was listed.
     term: int
     # When it was away last.
     since_s: float
@@ -62,7 +62,7 @@ class _Home:
 
 @attrs.define(eq=False)
 class Homes:
-    """All homes of one engine: as many as the server has had frontend ranks.
+    """Homes of one engine: as many as the server has had frontend ranks.
 
     Terms of owners that were unlisted are kept, as they must not come back.
     """
@@ -102,7 +102,7 @@ class Homes:
         return self._owned(home, term) is not None
 
     def handle_resync(self, home: int) -> None:
-        """Its owner, that was just admitted, says what it goes on with."""
+        """Note the RESYNC of the owner that was just admitted."""
         self._homes[home].state = HomeState.PRESENT
 
     def handle_down(self, home: int, term: int, now: float) -> None:

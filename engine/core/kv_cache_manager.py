@@ -48,7 +48,7 @@ class BlockPool:
     """
 
     blocks: int = attrs.field(validator=attrs.validators.ge(1))
-    # Where the hashes are for whoever comes after us; what is there already is cached.
+    # Memory for the hashes, for our successor; hashes found there are cached.
     names: BlockNames | None = None
     # Notes for routers which blocks are cached; None: nobody asks.
     events: KVEventLog | None = None
@@ -93,7 +93,7 @@ class BlockPool:
         return taken
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """One more reference to each of these blocks, which are referenced or cached."""
+        """Add a reference to each of these blocks, which are referenced or cached."""
         for block_id in block_ids:
             if self._references[block_id] == 0:
                 assert block_id in self._evictable, block_id
@@ -249,7 +249,7 @@ class KVCacheManager:
         return freed
 
     def admit(self, request: Request, hit: list[int]) -> None:
-        """Its table: the hit, then blocks for the rest of its tokens. The caller has made room."""
+        """Give a request its table: the hit, then blocks for the rest, for which there is room."""
         assert not request.block_ids
         self.pool.share(hit)
         request.block_ids = list(hit)
@@ -300,7 +300,8 @@ class KVCacheManager:
             events.note_stored(request.block_hashes[index], parent, tokens)
 
     def forget_hashes(self, request: Request) -> None:
-        """Its keys and values may be wrong: let none be found, nor what it computes further."""
+        """Forget a request's hashes, as its keys and values may be wrong; compute no more of
+        them."""
         self.pool.forget(request.block_ids)
         request.register_at = NEVER
 
@@ -312,7 +313,7 @@ class KVCacheManager:
         request.register_at = NEVER
 
     def _hash(self, request: Request, index: int) -> bytes:
-        """Of its block `index`; all of the block's tokens are known. Each is computed once."""
+        """Hash of the request's block `index`, all of whose tokens are known; computed once."""
         hashes, size = request.block_hashes, self.block_tokens
         while len(hashes) <= index:
             start = len(hashes) * size

@@ -28,7 +28,7 @@ _HASH_BYTES = 8
 # Events between two batches: some steps' worth. Where there are more, nobody takes them, and a
 # snapshot says the same.
 PENDING_MAX = 65_536
-# All batches that are kept for replay: 8 snapshots of a million blocks would be 250 MiB.
+# Memory for batches kept for replay: 8 snapshots of a million blocks would be 250 MiB.
 REPLAY_BYTES_MAX = 64 * 2**20
 
 
@@ -60,12 +60,12 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 def external_hash(block_hash: bytes) -> int:
-    """What subscribers know a block by."""
+    """Number by which subscribers know a block."""
     return int.from_bytes(block_hash[-_HASH_BYTES:], "big")
 
 
 class _Stored(NamedTuple):
-    """What is known of a cached block. Of one that an earlier life stored: nothing."""
+    """Parent and tokens of a cached block; unknown if an earlier life stored it."""
 
     parent: bytes | None = None
     token_ids: Sequence[int] = ()
@@ -94,7 +94,7 @@ class KVEventLog:
 
     @classmethod
     def of(cls, settings: EngineSettings) -> "KVEventLog | None":
-        """As these settings say; None if nothing is to be published."""
+        """Make the log by the settings; None if nothing is to be published."""
         if not settings.kv_events_endpoint:
             return None
         return cls(settings.block_tokens, settings.medium, settings.kv_events_token_ids)
@@ -177,7 +177,7 @@ class KVEventLog:
 
 @attrs.frozen
 class KVEventBatch:
-    """One message of the stream, encoded."""
+    """Encoded message of the stream."""
 
     number: int
     payload: bytes
@@ -197,7 +197,7 @@ class KVEventStream:
     _kept_bytes: int = attrs.field(default=0, init=False)
 
     def next_batch(self, wall_s: float) -> KVEventBatch | None:
-        """What has changed since the last one; None if nothing has."""
+        """Encode the changes since the last batch; None if there are none."""
         events = self.log.take()
         if not events:
             return None
@@ -224,5 +224,5 @@ class KVEventStream:
         return start < oldest.number and not oldest.is_snapshot
 
     def replay(self, start: int) -> Iterator[KVEventBatch]:
-        """Those that are kept, from this number on."""
+        """Kept batches from this number on."""
         return iter([batch for batch in self._kept if batch.number >= start])

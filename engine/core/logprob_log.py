@@ -30,7 +30,7 @@ class LogprobLog:
 
     @property
     def size(self) -> int:
-        """Its arrays, in bytes."""
+        """Size of the arrays, in bytes."""
         return len(self._token_ids) + len(self._logprobs) + len(self._ranks)
 
     def append(self, rows: RowLogprobs, first: int) -> None:
@@ -44,7 +44,7 @@ class LogprobLog:
         self._ranks += rows.ranks[skipped:]
 
     def since(self, index: int) -> TokenLogprobs | None:
-        """All from position `index` on; None if there is nothing."""
+        """Logprobs from position `index` on; None if there are none."""
         skipped = max(0, index - self.first) * ITEM_BYTES
         if skipped >= len(self._ranks):
             return None
@@ -60,12 +60,12 @@ class LogprobLog:
         assert len(self._token_ids) == len(self._logprobs) == len(self._ranks) * self.width
 
 
-# Of the output, and of the prompt.
+# Logs of the output, and of the prompt.
 Logs = tuple[LogprobLog | None, LogprobLog | None]
 
 
 def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLogprobs | None]:
-    """What goes with output tokens from `index` on: theirs, and the prompt's with the first."""
+    """Logprobs of output tokens from `index` on, and the prompt's with the first."""
     output, prompt = logs
     return (
         None if output is None else output.since(index),

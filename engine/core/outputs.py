@@ -29,7 +29,7 @@ from .step_builder import ScheduledStep
 
 @attrs.define(eq=False)
 class FrontendOutputs:
-    """What goes to one frontend; `StepOutputs` says what the columns are."""
+    """Outputs for one frontend; `StepOutputs` says what the columns are."""
 
     outputs: list[RequestOutput] = attrs.field(factory=list)
     # Requests whose newest token, alone, goes in columns: to fill these for all requests at once
@@ -41,7 +41,7 @@ class FrontendOutputs:
         return bool(self.outputs or self.singles)
 
     def add(self, request: Request, first: int) -> None:
-        """All its tokens from output index `first` on; a single one goes in columns."""
+        """Add a request's tokens from output index `first` on; a single one goes in columns."""
         if first == request.output_count - 1 and len(request.token_ids) >= request.columns_from:
             self.singles.append(request)
         else:
@@ -68,11 +68,11 @@ class PendingOutputs:
     _came: list[Request] = attrs.field(factory=list, init=False)
 
     def put(self, frontend: Frontend, output: RequestOutput) -> None:
-        """One output for this frontend."""
+        """Add an output for this frontend."""
         self._pending.setdefault(frontend, FrontendOutputs()).outputs.append(output)
 
     def note_arrival(self, request: Request) -> None:
-        """It wants events: the next `put_events` says so if it is queued then."""
+        """Note a request that wants events: the next `put_events` tells if it is queued then."""
         self._came.append(request)
 
     def put_events(self, scheduler: Scheduler) -> None:
@@ -86,14 +86,14 @@ class PendingOutputs:
             self._put_event(request, kind)
 
     def take(self) -> dict[Frontend, FrontendOutputs]:
-        """All there is, once."""
+        """Take all outputs."""
         if not self._pending:
             return {}
         pending, self._pending = self._pending, {}
         return pending
 
     def drop(self, frontend: Frontend) -> None:
-        """It is gone, or gets them by other means."""
+        """Drop a frontend's outputs: it is gone, or gets them by other means."""
         self._pending.pop(frontend, None)
 
     def _put_event(self, request: Request, kind: RequestEventKind, detail: int = 0) -> None:
@@ -118,7 +118,7 @@ class _Window:
 
 @attrs.define(eq=False)
 class OutputWindows:
-    """All windows that are open: bounded by the requests that ran in the longest of them."""
+    """Open windows, at most one for each request that ran in the longest of them."""
 
     _windows: dict[tuple[Frontend, float], _Window] = attrs.field(factory=dict, init=False)
 
@@ -152,7 +152,7 @@ class OutputWindows:
         ]
 
     def drop(self, frontend: Frontend) -> None:
-        """It is gone, or gets them by other means."""
+        """Drop a frontend's windows: it is gone, or gets the tokens by other means."""
         for key in [key for key in self._windows if key[0] == frontend]:
             for request in self._windows.pop(key).requests:
                 request.unsent_from = None

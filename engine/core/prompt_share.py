@@ -20,13 +20,13 @@ from .kv_cache_manager import KVCacheManager
 from .queue import WaitingQueue
 from .request import Request
 
-# Of the budget: beside short prompts that want all of it, long ones take a third longer.
+# Share of the budget: beside short prompts that want all of it, long ones take a third longer.
 SHARE = 0.25
 
 
 @attrs.define(eq=False)
 class PromptShare:
-    """Of one step; `step_tokens` is its budget while somebody reads along."""
+    """Share of one step; `step_tokens` is its budget while somebody reads along."""
 
     step_tokens: int
     waiting: WaitingQueue

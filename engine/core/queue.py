@@ -28,7 +28,7 @@ OrderKey = Callable[[Request], tuple[int, int, int]]
 PromptKey = tuple[Frontend, str]
 # Principals without anything ready that are looked through, to forget them, at a time.
 FORGOTTEN_MIN = 64
-# Of those that are ready: so many are looked through for short ones, in each step with a long one.
+# Ready requests that are looked through for short ones, in each step with a long one.
 LOOKED_MAX = 256
 
 
@@ -99,7 +99,7 @@ class WaitingQueue:
             self._parked.add(request)
 
     def update(self, request: Request) -> None:
-        """Its credit or status has changed: a parked request may have become ready.
+        """Note new credit or status of a request: a parked one may have become ready.
 
         Ready ones become parked by `park` only: credit grows, and a grammar stays compiled.
         """
@@ -194,7 +194,7 @@ class WaitingQueue:
             self._served = kept
 
     def requests(self) -> list[Request]:
-        """All that wait: the ready ones in order, then the parked ones in order."""
+        """Waiting requests: the ready ones in order, then the parked ones in order."""
         return self._ready + sorted(self._parked, key=self.turn)
 
     def check_invariants(self) -> None:
@@ -214,13 +214,13 @@ class WaitingQueue:
 
 
 def paused_count(running: Sequence[Request]) -> int:
-    """Those that are at their credit."""
+    """Count of running requests that are at their credit."""
     stopped = [each for each in running if each.total_tokens >= each.tokens_max]
     return sum(not request.has_credit for request in stopped)
 
 
 def next_victim(running: Sequence[Request], runnable: list[Request]) -> Request:
-    """Who is preempted for a running request: the last paused one, else the last of `runnable`.
+    """Choose whom to preempt: the last paused request, else the last of `runnable`.
 
     Both are in order. The latter is taken off `runnable`; it has not been served yet in this step,
     and alone may be in flight: what a paused one's credit allowed has all been applied.
@@ -291,13 +291,14 @@ class SharedPrompts:
         return True
 
     def begin(self, request: Request) -> None:
-        """It was admitted and computes what its siblings want; none of them does."""
+        """Begin to share the prompt of a request that was admitted; no sibling computes it yet."""
         key = _key(request)
         assert key not in self._prompts
         self._prompts[key] = _SharedPrompt(request)
 
     def leave(self, request: Request) -> list[Request]:
-        """It has computed the prompt, was preempted, or ended: those that need not wait now."""
+        """Remove a request that needs its prompt no more; returns the siblings that need not wait
+        now."""
         prompt = self._prompts.get(_key(request))
         if prompt is None:
             return []

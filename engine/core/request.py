@@ -30,7 +30,7 @@ from .logprob_log import LogprobLog, logprobs_from
 # that may adopt the requests (its rank, say, not its epoch).
 Frontend = Hashable
 
-# So near its credit a request does not wait: the frontend's grant takes some steps to come.
+# A request this near its credit does not wait: the frontend's grant takes some steps to come.
 CREDIT_LOW_TOKENS = 16
 # "To the end": above any output index, as lengths are bounded by the model's.
 CREDIT_UNLIMITED = 2**62
@@ -45,7 +45,7 @@ _NO_IDS: frozenset[int] = frozenset()
 
 
 class RequestStatus(enum.Enum):
-    """Where a request is in its life; see `TRANSITIONS`."""
+    """State of a request; see `TRANSITIONS`."""
 
     WAITING = "waiting"  # never scheduled, holds nothing
     WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # not to be scheduled before it is compiled
@@ -100,11 +100,11 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     # When its frontend took it: FCFS is this order, here and wherever it is sent again.
     admitted_ns: int = 0
-    # It was preempted here, or sent before: it has its turn ahead of new ones.
+    # Preempted here, or sent before: it has its turn ahead of new ones.
     has_run: bool = False
-    # Its frontend wants events: when it is queued, scheduled, preempted.
+    # The frontend wants events: when it is queued, scheduled, preempted.
     events: bool = False
-    # Its attempt alone names it to its frontend.
+    # The attempt alone names it to its frontend.
     in_columns: bool = False
     # How long its tokens may be held to be sent together; 0: not at all.
     merge_s: float = 0.0
@@ -112,7 +112,7 @@ class Request:
     grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
-    # Of its prompt, whose ids are placeholders then; kept to compute it again.
+    # Embeddings of the prompt, whose ids are placeholders then; kept to compute it again.
     prompt_embeds: Array | None = None
     # Common name of the choices of one prompt, "" for one alone.
     parent: str = ""
@@ -131,21 +131,21 @@ class Request:
     tokens_max: int = attrs.field(init=False)
     # Total tokens up to which the newest one is not near its credit.
     held_until: int = attrs.field(init=False)
-    # Of its output tokens (not those of a replay) and of its prompt, if asked for.
+    # Logprobs of output tokens (not those of a replay) and of the prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
-    # Its block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
+    # Block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
     row: int = NO_ROW
-    # What it is known by when it is sent again (`batch_table`).
+    # Hash that knows the request when it is sent again (`batch_table`).
     content: bytes = b""
     # The same of the form of its answer; empty without one.
     form_content: bytes = b""
-    # So many tokens it computes alone in its steps, as a step of it may have ended an engine; 0
-    # from then on (`Suspects`).
+    # Tokens that the request computes alone in its steps, as a step of it may have ended an engine;
+    # 0 from then on (`Suspects`).
     solo_tokens: int = 0
-    # What its first block follows in the prefix cache (`root_hash`); empty: it shares no blocks.
+    # Parent of the first block in the prefix cache (`root_hash`); empty: it shares no blocks.
     cache_root: bytes = b""
     # Hashes of its first full blocks, as far as they were asked for.
     block_hashes: list[bytes] = attrs.field(factory=list)
@@ -163,21 +163,21 @@ class Request:
     # In so many losses of workers in a row it was in flight, since it had so many tokens.
     losses: int = 0
     lost_at: int = 0
-    # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
+    # Count of completed steps at an abort in flight; NEVER otherwise.
     aborted_at: int = NEVER
 
-    # Its end of sequence and stop tokens.
+    # End of sequence and stop tokens.
     ending_ids: frozenset[int] = attrs.field(init=False)
     # Total tokens from which on a single one goes in columns; NEVER without `in_columns`.
     columns_from: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._note_credit()
-        # One object where it can be: all requests' sets are looked at in every step.
+        # A shared object where possible: all requests' sets are looked at in every step.
         self.ending_ids = self.eos_token_ids
         if self.stop_token_ids:
             self.ending_ids |= self.stop_token_ids
-        # What is sent with the first token has no room in columns.
+        # Logprobs of the prompt, sent with the first token, have no room in columns.
         first_sampled = self.prompt_tokens + self.replayed_tokens + 1
         self.columns_from = first_sampled + 1 if self.in_columns else NEVER
 
@@ -253,7 +253,7 @@ class Request:
             log.append(rows, first)
 
     def take_unsent(self, index: int) -> int:
-        """From which output index on to send, if `index` alone is new. Nothing is held then."""
+        """Output index to send from, if `index` alone is new. Nothing is held then."""
         first = self.unsent_from
         if first is None:
             return index
@@ -261,14 +261,15 @@ class Request:
         return first
 
     def note_loss(self) -> int:
-        """It was in flight when workers were lost: in how many losses without a new token."""
+        """Note a loss of workers in flight; returns how many came without a new token between
+        them."""
         tokens = len(self.token_ids)
         self.losses = self.losses + 1 if self.lost_at == tokens else 1
         self.lost_at = tokens
         return self.losses
 
     def output_from(self, index: int) -> RequestOutput:
-        """Its tokens from output index `index`, and what is sent with them."""
+        """Tokens from output index `index` on, and what is sent with them."""
         logs = (self.logprobs, self.prompt_logprobs)
         logprobs = prompt_logprobs = None
         if logs != (None, None):
@@ -285,7 +286,7 @@ class Request:
         )
 
     def row_sampling(self) -> RowSampling:
-        """What the worker's sampler needs to know, sent once with each `NewRow`."""
+        """Parameters for the worker's sampler, sent once with each `NewRow`."""
         sampling = self.sampling
         assert sampling.seed is not None, "validated when the request came in"
         suppressed: list[int] = []
@@ -312,7 +313,7 @@ class Request:
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
         assert self.unsent_from is None or self.unsent_from < self.output_count
-        # One that ended in flight may have computed tokens that it never got.
+        # A request that ended in flight may have computed tokens that it never got.
         assert self.is_finished or 0 <= self.computed_tokens <= len(self.token_ids)
         holds = self.status is RequestStatus.RUNNING or (self.is_finished and self.row != NO_ROW)
         assert (self.row != NO_ROW) == holds, (self.request_id, self.row, self.status)

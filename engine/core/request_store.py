@@ -18,7 +18,7 @@ from .request import Frontend, Request
 FINISHED_COUNT_MAX = 1024
 # About 32 MB of Python integers at worst; a guess.
 FINISHED_TOKENS_MAX = 1_000_000
-# Of a Python integer and its place in a list.
+# Size of a Python integer and its place in a list.
 TOKEN_BYTES = 32
 
 
@@ -94,7 +94,7 @@ class RequestStore:
         self._drop_finished((request.frontend, request.request_id))
 
     def remove(self, request: Request) -> None:
-        """It has ended."""
+        """Remove a request that has ended."""
         live = self._live[request.frontend]
         removed = live.pop(request.request_id)
         assert removed is request

@@ -78,7 +78,7 @@ class Scheduler:
     # Prompt tokens that were looked up in the prefix cache, and those of them that it had.
     prefix_queries: int = attrs.field(default=0, init=False)
     prefix_hits: int = attrs.field(default=0, init=False)
-    # What was done to requests that want events; taken after each `schedule`.
+    # Events of requests that want them; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     # How many of those that run are interactive.
     _interactive: int = attrs.field(default=0, init=False)
@@ -102,12 +102,12 @@ class Scheduler:
         self.suspects.add(request)
 
     def update(self, request: Request) -> None:
-        """Its credit has grown or its grammar has come."""
+        """Note that a request's credit has grown or its grammar has come."""
         if request.status is not RequestStatus.RUNNING:
             self.waiting.update(request)
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """It ends now. Row and blocks return at once, or when no step in flight holds it."""
+        """End a request now. Row and blocks return at once, or when no step in flight holds it."""
         self.suspects.remove(request)
         self._release_siblings(request)
         self.waiting.charge(request, request.output_count - request.replayed_tokens)
@@ -124,7 +124,7 @@ class Scheduler:
             self._end_release(request)
 
     def take_events(self) -> list[tuple[Request, RequestEventKind]]:
-        """What the last `schedule` did to requests that want events, in order."""
+        """Take the last `schedule`'s events of requests that want them, in order."""
         events, self._events = self._events, []
         return events
 
@@ -132,7 +132,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether a step is in flight, or `schedule` would return one."""
-        # With none runnable all blocks and rows are the paused ones', which yield to the first.
+        # If none is runnable, all blocks and rows are the paused ones', which yield to the first.
         return bool(self.in_flight or self.waiting.first() or self._runnable())
 
     def schedule(self) -> ScheduledStep | None:
@@ -154,8 +154,8 @@ class Scheduler:
         if not (self._interactive or time.is_unmeasured(self._completed) or share.is_awaited()):
             budget = max(budget, self.large_step_tokens)
         step = StepBuilder(budget)
-        # What was preempted in this step does not come back in the same one, and no other takes the
-        # blocks before the requests that run have had theirs in the next.
+        # A request preempted in this step does not come back in the same one, and no other takes
+        # the blocks before the running requests have had theirs in the next.
         if self._schedule_running(step, runnable, time, share) and (solo is None or not runnable):
             self._admit_waiting(step, time, share)
         if not step.requests:
@@ -207,7 +207,7 @@ class Scheduler:
         return [request for request in undone if not request.is_finished]
 
     def _runnable(self) -> list[Request]:
-        """Those that run and have a token to compute that is in no step yet, in order."""
+        """Running requests with a token to compute that is in no step yet, in order."""
         return [each for each in self.running if each.total_tokens < each.tokens_max]
 
     def _schedule_running(
@@ -291,7 +291,7 @@ class Scheduler:
         return solo if fits else None
 
     def _admit(self, request: Request, hit: list[int]) -> None:
-        """It runs from now on; there is room."""
+        """Admit a request, for which there is room: it runs from now on."""
         self.waiting.handle_admitted(request)
         self.kv_cache.admit(request, hit)
         request.scheduled_tokens = request.computed_tokens
@@ -321,7 +321,7 @@ class Scheduler:
         return True
 
     def _places(self) -> int:
-        # Those that have ended in flight still have their rows.
+        # Requests that have ended in flight still have their rows.
         return min(self._running_max - len(self.running), self._rows.available)
 
     def _release_siblings(self, request: Request) -> None:
@@ -348,7 +348,7 @@ class Scheduler:
         self._note(request, RequestEventKind.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:
-        """Its event; what the prefix cache did for a request counts at its first admission."""
+        """Note the event; the prefix cache's part in a request counts at its first admission."""
         if request.status is RequestStatus.PREEMPTED:
             self._note(request, RequestEventKind.RESUMED)
             return
@@ -363,7 +363,7 @@ class Scheduler:
             self._events.append((request, event))
 
     def _end_release(self, request: Request) -> None:
-        """It has ended, and no step in flight holds it any more."""
+        """Release a request that has ended, and that no step in flight holds any more."""
         self._release(request)
         self._note_abort(request)
 

@@ -20,13 +20,13 @@ class ScheduledStep:
 
     step: Step
     requests: list[Request]
-    # Those whose row samples a token, in the order of the rows.
+    # Requests whose row samples a token, in the order of the rows.
     sampling: list[Request]
-    # Those of them that sample under a grammar, in the order of `step.masked`.
+    # Requests that sample under a grammar, in the order of `step.masked`.
     masked: list[Request] = attrs.field(factory=list)
     # Tokens of rows that compute more than one: what its time depends on.
     chunk_tokens: int = 0
-    # Those that were admitted with it, and those that have no token of this engine before it.
+    # Requests that were admitted with it, and those without a token of this engine before it.
     begun: list[Request] = attrs.field(factory=list)
     prefills: list[Request] = attrs.field(factory=list)
     # When it was scheduled, and whether its mask has been taken; the engine core's.
@@ -41,13 +41,13 @@ class ScheduledStep:
         return [request.row for request in self.sampling]
 
     def begin(self, now: float) -> None:
-        """It was scheduled."""
+        """Note when the step was scheduled."""
         self.began_s = now
         for request in self.begun:
             request.began_s = min(request.began_s, now)
 
     def note_prefills(self, now: float) -> None:
-        """It is complete: so long they have taken. (Not counted: a last step of one token.)"""
+        """Note the prefill times of a complete step. (Not counted: a last step of one token.)"""
         for request in self.prefills:
             request.prefill_s = now - request.began_s
 
@@ -114,7 +114,7 @@ class StepBuilder:
                 self.masked.append(request)
 
     def decode(self, requests: list[Request]) -> None:
-        """As `compute` each of them with a count of 1, which is its last token."""
+        """Add requests that decode, each with its last token alone; else as `compute`."""
         self.budget -= len(requests)
         self.tokens += len(requests)
         self.requests += requests
@@ -193,7 +193,7 @@ class RowPool:
         return row
 
     def release(self, row: int) -> None:
-        """Its request has left; the next step must name the row."""
+        """Release a row that its request has left; the next step must name it."""
         self._taken.remove(row)
         self._released.append(row)
 

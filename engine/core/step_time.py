@@ -32,7 +32,7 @@ RISE, FALL = 0.5, 0.125
 CLIP = 2.0
 # The quickest of so many counts at first: a pause may be among them.
 FIRST = 3
-# Until so many steps have been seen nothing is predicted: they are slow in their own ways.
+# Steps before anything is predicted: the first are slow in their own ways.
 STEPS_MIN = 8
 # At least this share of a step's time is its chunks', whatever decodes took lately.
 CHUNK_SHARE_MIN = 0.1
@@ -40,7 +40,7 @@ CHUNK_SHARE_MIN = 0.1
 CHUNK_MIN = 16
 # Planning, encoding and handing over takes some 0.3 ms, and a busy machine wakes a task late.
 LEAD_S = 0.002
-# So much of the predicted time is waited for: steps of one kind vary, on a shared machine the more.
+# Share of the predicted time that is waited: steps of one kind vary, on a shared machine the more.
 SHARE = 0.75
 # A shorter wait is not worth waking up for once more, which costs an engine some 0.2 ms of its
 # core, or of one that computes: a reader does not notice to be in a step so much later.
@@ -101,7 +101,7 @@ class StepTimes:
         return self._decode.value + self.of_chunk(chunk_tokens)
 
     def of_chunk(self, tokens: int) -> float:
-        """What a step takes longer for so many tokens of a prompt."""
+        """Seconds that so many tokens of a prompt add to a step."""
         return self._token.value * tokens
 
     def tokens_within(self, seconds: float) -> float:
@@ -113,7 +113,7 @@ class StepTimes:
 
 @attrs.define(eq=False)
 class TimeBudget:
-    """What is left of one step's `target_s` seconds; 0 is no target."""
+    """Rest of one step's `target_s` seconds; 0 is no target."""
 
     times: StepTimes
     target_s: float

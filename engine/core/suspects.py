@@ -31,12 +31,12 @@ class Suspects:
         return bool(self._requests)
 
     def add(self, request: Request) -> None:
-        """It may be a suspect."""
+        """Add a request that may be a suspect."""
         if request.is_solo:
             self._requests.setdefault(request.content, set()).add(request)
 
     def remove(self, request: Request) -> None:
-        """It has ended. In a step in flight it stays alone: that may end us yet."""
+        """Remove a request that has ended. A step in flight stays its own: that may end us yet."""
         if request.is_solo:
             requests = self._requests[request.content]
             requests.remove(request)
@@ -66,7 +66,7 @@ class Suspects:
             self._requests[content] = left
 
     def take_passed(self) -> dict[bytes, int]:
-        """Who has passed since this was called, up to where."""
+        """Take the suspects that have passed since the last call, and up to where."""
         passed, self._passed = self._passed, {}
         return passed
 

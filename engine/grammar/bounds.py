@@ -34,11 +34,11 @@ RULES_MAX = 512
 # Parts of a terminal once its references are written out: 2^20 took 5 ms, and a grammar of 8 kB
 # whose terminals each have the next one twice took 5 s.
 TERMINAL_PARTS_MAX = 2**20
-# Of a text, in a reason.
+# Characters of a text in a reason.
 EXCERPT_CHARACTERS = 40
-# That one text has to match; 10 took 0.03 s, 14 took 8 s (`schema_patterns`).
+# Patterns that one text has to match; 10 took 0.03 s, 14 took 8 s (`schema_patterns`).
 PATTERNS_TOGETHER_MAX = 8
-# Of all objects together, as each is compared with each other: 64 take 0.04 s, 400 took 26 s.
+# Patterns of all objects, each compared with each other: 64 take 0.04 s, 400 took 26 s.
 NAME_PATTERNS_MAX = 64
 # Classes of characters in regular expressions that ignore case, as each is compared with all of
 # Unicode: up to 14 ms.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class MatchedGrammar:
-    """One request's. `ignored_ends` are ends of sequence that do not end this request."""
+    """Grammar of one request. `ignored_ends` are ends of sequence that do not end this request."""
 
     matcher: LLMatcher
     ignored_ends: frozenset[int] = frozenset()
@@ -37,12 +37,11 @@ class MatchedGrammar:
     show_work: Callable[[int | None], None] = lambda accepted: None
     _accepted: int = attrs.field(default=0, init=False)
     _failure: str = attrs.field(default="", init=False)
-    # What it may still take.
+    # Time that the matcher may still take.
     _left_s: float = attrs.field(default=SPARE_S, init=False)
 
     @property
     def is_terminated(self) -> bool:
-        """See `RequestGrammar`."""
         if self.matcher.is_error():
             return False
         if self.matcher.is_stopped():
@@ -53,11 +52,9 @@ class MatchedGrammar:
 
     @property
     def failure(self) -> str:
-        """See `RequestGrammar`."""
         return self._failure
 
     def accept(self, token_id: int) -> bool:
-        """See `RequestGrammar`."""
         if self._failure:
             return False
         if token_id not in self.ignored_ends and self._timed(
@@ -70,14 +67,13 @@ class MatchedGrammar:
         return False
 
     def fill_mask(self, words: memoryview) -> None:
-        """See `RequestGrammar`."""
         mask = self._mask()
         words[:] = mask[: len(words)]  # a word more, where the vocabulary fills its last one
 
     def _mask(self) -> bytes:
         mask: bytes = self._timed(self.matcher.compute_bitmask)
         if self.matcher.is_error():
-            # What it returns then allows the end, which would pass for a complete output.
+            # The mask of a failed matcher allows the end, which would pass for a complete output.
             self._failure = self._report()
         elif self._left_s < 0:
             self._failure = TOO_SLOW

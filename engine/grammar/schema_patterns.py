@@ -27,12 +27,12 @@ _NAMED = (*MEMBERS, "dependentSchemas")
 _ELSEWHERE = (*DEFINITIONS, *DATA)
 # Schemas looked at, again and again where references depend on one another; about 0.2 s.
 VISITS_MAX = 160_000
-# Of a regular expression: classes and escapes, groups, and counts of at most nine digits.
+# Pieces of a regular expression: classes and escapes, groups, and counts of at most nine digits.
 _PIECE = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|[^{*+?]|[{*+?](?!\d))|\{(\d{1,9}(?:,\d{0,9})?)\}",
     re.DOTALL,
 )
-# Of a place in a list; no schema has longer ones.
+# Digits of a place in a list; no schema has longer ones.
 _PLACE_DIGITS_MAX = 6
 
 
@@ -59,10 +59,10 @@ def patterns_together(schema: object, most: int) -> int:
 class _Counter:
     root: object
     most: int
-    # Some references count from another root.
+    # True if some references count from another root.
     moved: bool
     visits: int = 0
-    # What each reference is known to contribute, and which others have to be counted if it grows.
+    # Known contribution of each reference, and which others have to be counted if it grows.
     known: dict[str, int] = attrs.field(factory=dict)
     used_by: dict[str, set[str]] = attrs.field(factory=dict)
     # To be counted, again if there is news; bounded by how often each can grow.
@@ -93,7 +93,7 @@ class _Counter:
     def update(self, reference: str) -> None:
         """Count what the reference leads to; who uses it comes again if that has grown."""
         found, target = (False, None) if self.moved else target_of(self.root, reference)
-        # What has a name of its own may be anything in the schema.
+        # A reference with a name of its own may be anything in the schema.
         count = self.count(target, reference) if found else self.most + 1
         if count > self.known[reference]:
             self.known[reference] = count

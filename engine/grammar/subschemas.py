@@ -42,7 +42,7 @@ def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -
 
 
 def values_of(schema: object) -> Iterator[tuple[int, str, str, object]]:
-    """All values with their depth, their keyword, and their name; the first is the schema itself.
+    """Values of a schema with depth, keyword and name; the first is the schema itself.
 
     A keyword is empty in lists, in data, and where the name is no keyword.
     """

@@ -34,7 +34,7 @@ LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-# Without it each mask looks ahead to the end of a text that is forced: 100 ms in one of 60 kB.
+# Keeps masks from looking ahead to the end of a text that is forced: 100 ms in one of 60 kB.
 _PRAGMA = '%llguidance {"no_forcing": true}\n'
 # By what a grammar is known to be Lark, as llguidance does; but not again from each blank line.
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
@@ -46,7 +46,7 @@ TRIED_BYTES = 1500
 # Printable, letters first; the quotation mark would end the text.
 _TRIED = sorted(set(range(32, 127)) - {ord('"')}, key=lambda byte: (not chr(byte).isalpha(), byte))
 _BYTES = LLTokenizer("byte")
-# What the converter from GBNF begins with.
+# Beginning of what the converter from GBNF writes.
 _CONVERTED = "%llguidance {}\n"
 # Between the tokens of JSON: no white space but one space behind a colon or a comma. A small model
 # that likes it would never end, and a large one pays for it.
@@ -55,13 +55,13 @@ _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_sep
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-# Of llguidance's report, which may quote the whole grammar.
+# Limit of llguidance's report, which may quote the whole grammar.
 REASON_CHARACTERS_MAX = 300
-# What `\d` and `\w` mean in a JSON Schema's patterns (ECMA 262).
+# Meaning of `\d` and `\w` in a JSON Schema's patterns (ECMA 262).
 _CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
-# What a pattern is made of, as far as classes go: a bracket at the beginning of one is its member.
+# Pieces of a pattern, as far as classes go: a bracket at the beginning of one is its member.
 _PATTERN_PIECE = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
-# Where in the text that we made of a client's; of no use to the client.
+# Places in the text that we made of a client's; of no use to the client.
 _EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
 _PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 # Keywords of JSON Schema that llguidance does not have, as a JSON array.
@@ -69,7 +69,7 @@ _KEYWORDS = re.compile(r"Unimplemented keys: (\[.*?\])")
 
 
 def grammar_text(wanted: StructuredOutputs) -> str:
-    """What a matcher is made of. Raises `InvalidParameter` for what is beyond the bounds."""
+    """Text that a matcher is made of. Raises `InvalidParameter` if it is beyond the bounds."""
     return LLMatcher.grammar_from_lark(f"{_PRAGMA}{lark_text(wanted)}")
 
 
@@ -172,9 +172,8 @@ def refused(report: str) -> InvalidParameter:
 
 
 def _narrowed(schema: dict[str, Any], unique: UniqueItems) -> dict[str, Any]:
-    """One schema, without those in it, where patterns mean ASCII, times are what clocks show,
-    numbers are exact, sets are written out, and what says nothing is not there.
-    """
+    """Narrow one schema, without those in it: patterns mean ASCII, times are what clocks show,
+    numbers are exact, sets are written out, and what says nothing is not there."""
     found = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
     if isinstance(pattern := found.get("pattern"), str):
         found["pattern"] = with_ascii_classes(pattern)

@@ -27,7 +27,7 @@ _MONTHS = f"{_COUNT}M({_DAYS})?"
 _YEARS = f"{_COUNT}Y({_MONTHS})?"
 _DURATION = f"P(({_YEARS}|{_MONTHS}|{_DAYS})({_CLOCK})?|{_CLOCK}|{_COUNT}W)"
 
-# Of each format of JSON Schema that is about time.
+# Pattern of each format of JSON Schema that is about time.
 TIMES = {
     "date": f"^{_DATE}$",
     "time": f"^{_TIME}$",

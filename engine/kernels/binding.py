@@ -22,7 +22,7 @@ Bytes = NDArray[numpy.uint8]
 # A huge page of x86-64; kernels walk hundreds of megabytes, and a page of 4 KiB costs a look-up.
 HUGE_PAGE_BYTES = 2 * 2**20
 FORMATS = MappingProxyType({"BF16": 0, "F32": 1, "F16": 2, "F64": 3})
-# What `triolet_forward` refuses before it touches anything, by its return code.
+# Refusals of `triolet_forward` before it touches anything, by its return code.
 FAULTS = MappingProxyType(
     {
         1: "a position is out of range",
@@ -67,7 +67,7 @@ LAYER_PARTS = (
 
 
 class LayerPointers(Structure):
-    """One layer, `LayerWeights` of `model.h`; null where a family has no such part."""
+    """Layer, `LayerWeights` of `model.h`; null where a family has no such part."""
 
     _fields_ = (
         *((name, c_void_p) for name in LAYER_PARTS),
@@ -111,7 +111,7 @@ class ModelWeights(Structure):
 
 
 class StepBatch(Structure):
-    """One step."""
+    """Step, as `StepBatch` of `model.h`."""
 
     _fields_ = (
         ("tokens", c_int32),
@@ -186,5 +186,5 @@ def take_memory(size: int) -> Bytes:
 
 
 def address_of(array: NDArray[numpy.generic]) -> int:
-    """Where the array's first item is."""
+    """Address of the array's first item."""
     return int(array.__array_interface__["data"][0])

@@ -21,7 +21,7 @@ FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-g0",
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
-# From the best to what every x86-64 has. A machine runs each one below the best that it can.
+# The best first, then down to every x86-64. A machine runs each one below the best that it can.
 ISA_FLAGS = MappingProxyType(
     {
         "avx512bf16": ("-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"),

@@ -52,13 +52,13 @@ class Sizes:
     query_key_value: int
     intermediate: int
     vocab: int
-    # Of a mixture: how many, and the width of each; 0 without one.
+    # Experts of a mixture, and the width of each; 0 without one.
     experts: int
     expert_intermediate: int
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sizes":
-        """Those of a model."""
+        """Sizes of a model's parts."""
         head = 2 * padded(config.head_size // 2, HALF_HEAD)
         unit = head if head % PANEL == 0 else 2 * head
         count, width = 0, 0
@@ -86,13 +86,13 @@ class Part:
 
     @property
     def end(self) -> int:
-        """Where it ends, in bytes."""
+        """Offset of the part's end, in bytes."""
         return self.begin + self.count * self.item_bytes
 
 
 @attrs.frozen
 class Layout:
-    """All parts by name; a layer's are `<index>.<name>`."""
+    """Parts by name; a layer's are `<index>.<name>`."""
 
     parts: dict[str, Part]
     size: int

@@ -20,7 +20,7 @@ from .build import FOLDER, ISA_FLAGS, library_name, source_hash
 
 ISA_VARIABLE = "TRIOLET_ISA"
 REBUILD = "python -m triolet.engine.kernels.build"
-# What the kernel must list for a processor to run code of each set; it lists what it also saves.
+# Features that the kernel must list for code of each set; it lists what it also saves.
 ISA_FEATURES = MappingProxyType(
     {
         "avx512bf16": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_bf16"},

@@ -39,7 +39,7 @@ class GivenEmbeddings:
 
     @classmethod
     def of(cls, tokens: int, spans: Sequence[tuple[int, Floats]]) -> "GivenEmbeddings":
-        """Of a step of so many tokens; a span is its first token and rows, (k, hidden size)."""
+        """Addresses for so many tokens; a span is its first token and rows, (k, hidden size)."""
         addresses = numpy.zeros(tokens, dtype=numpy.uint64)
         for begin, rows in spans:
             offsets = numpy.arange(len(rows), dtype=numpy.uint64) * numpy.uint64(rows.strides[0])
@@ -91,7 +91,7 @@ class NativeModel:
     _scratch: Bytes
     _logits: Floats
     _cache: Bytes
-    # What the structures point to beside it.
+    # Owners of the memory that the structures point to.
     _kept: tuple[object, ...]
     _scratch_address: int = attrs.field(init=False)
     _logits_address: int = attrs.field(init=False)
@@ -181,7 +181,7 @@ class NativeModel:
         return self.compute(self.prepare(step))
 
     def prepare(self, step: ForwardStep) -> PreparedStep:
-        """For `compute`, as often as the step comes again. Raises `ValueError`: too large."""
+        """Prepare a step for `compute`, any number of times. Raises `ValueError`: too large."""
         if len(step.token_ids) > self.tokens_max or len(step.rows) > self.sequences_max:
             raise ValueError(f"a step of {len(step.token_ids)} tokens in {len(step.rows)} rows")
         if len(step.logit_tokens) > self.logit_rows_max:
@@ -189,7 +189,7 @@ class NativeModel:
         return PreparedStep(step, _step_batch(step), self._logits[: len(step.logit_tokens)])
 
     def compute(self, prepared: PreparedStep) -> Floats:
-        """As `forward` does."""
+        """Compute a prepared step, as `forward` does."""
         self.functions.triolet_forward(*self._arguments(prepared))
         return prepared.logits
 
@@ -218,7 +218,7 @@ class NativeModel:
         return prepared.logits
 
     def _arguments(self, prepared: PreparedStep) -> tuple[object, ...]:
-        """What all passes are called with."""
+        """Arguments of all passes."""
         batch, scratch = byref(prepared.batch), self._scratch_address
         return byref(self._weights), batch, scratch, self._logits_address, self.threads
 
@@ -257,7 +257,7 @@ def cache_bytes(config: ModelConfig, blocks: int) -> int:
 
 
 def rotations_shape(config: ModelConfig, positions: int) -> tuple[int, int, int]:
-    """Of the rotation tables: (windows, positions, head padded)."""
+    """Shape of the rotation tables: (windows, positions, head padded)."""
     return len(_windows(config)), positions, Sizes.of(config).head
 
 

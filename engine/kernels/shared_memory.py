@@ -18,7 +18,7 @@ import numpy
 
 from .binding import HUGE_PAGE_BYTES, Bytes
 
-# From the kernel's mman-common.h; Python does not name them.
+# Constants of the kernel's mman-common.h, which Python does not name.
 _POPULATE_WRITE = 23
 _COLLAPSE = 25
 _MAP_FIXED = 0x10
@@ -70,7 +70,7 @@ class SharedMapping:
 
     @property
     def bytes(self) -> Bytes:
-        """All of it."""
+        """The whole memory."""
         whole = (ctypes.c_uint8 * self.size).from_address(self.address)
         return numpy.frombuffer(memoryview(whole), dtype=numpy.uint8)
 

@@ -102,7 +102,7 @@ class AttentionShape:
 
 
 def kv_token_bytes(layers: int, shape: AttentionShape, dtype: torch.dtype) -> int:
-    """What one token costs in a `KvCache`. Every layer keeps all tokens, whatever its window."""
+    """Bytes of one token in a `KvCache`. Every layer keeps all tokens, whatever its window."""
     return 2 * layers * shape.kv_heads * _aligned_channels(shape) * dtype.itemsize
 
 
@@ -112,7 +112,7 @@ def _aligned_channels(shape: AttentionShape) -> int:
 
 @attrs.frozen(eq=False)
 class PairGroup:
-    """Some tokens of a step and all their key tiles, small enough to be gathered at once.
+    """Tokens of a step with all their key tiles, few enough to be gathered at once.
 
     Tokens are sorted by their number of key tiles, most first. A token's key tiles are numbered
     from the first that its window reaches into. Pairs are ordered by key tile, then token: those
@@ -130,7 +130,7 @@ class PairGroup:
 
 @attrs.frozen(eq=False)
 class ReadPlan:
-    """What the tokens of one step read, in layers with one window."""
+    """Slots that the tokens of one step read, in layers with one window."""
 
     groups: list[PairGroup]
     places: Tensor  # (T,) where each token's result is among those of all groups, in their order
@@ -152,7 +152,7 @@ class ReadPlan:
 
 
 class Reads(Protocol):
-    """What the tokens of one step read in layers with one window, and how."""
+    """Reads of a step's tokens, in layers with one window."""
 
     def attend(self, query_THD: Tensor, cache: KvCache, layer: int, *, scale: float) -> Tensor:
         """Attend in one layer whose keys and values of this step have been written."""
@@ -160,7 +160,7 @@ class Reads(Protocol):
 
 @attrs.frozen(eq=False)
 class AttentionPlan:
-    """What all layers of one step need to know: where tokens are written and what they read."""
+    """Plan of one step for all layers: where tokens are written and what they read."""
 
     slots: Tensor  # (T,) where each token's key and value go
     reads: Mapping[int, Reads]  # by window
@@ -232,7 +232,7 @@ def _plan_group(
     hidden = key_positions > own_positions
     if tiles.window:
         hidden |= key_positions <= own_positions - tiles.window
-    # What is masked reads the token's own slot: always there, never another sequence's.
+    # Masked positions read the token's own slot: always there, never another sequence's.
     readable = torch.where(hidden, own_positions, key_positions)
     mask = torch.zeros(key_positions.shape).masked_fill_(hidden, -math.inf)
     slots = block_slots(block_tables, tiles.rows[token_P][:, None], readable, block_tokens)

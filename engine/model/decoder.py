@@ -28,7 +28,7 @@ Embeds = Sequence[tuple[int, Tensor]]
 
 @attrs.frozen(eq=False)
 class ForwardBatch:
-    """One step's tokens, one after another. All tensors are on the model's device."""
+    """A step's tokens, one after another. All tensors are on the model's device."""
 
     token_ids_T: Tensor
     positions_T: Tensor
@@ -38,7 +38,7 @@ class ForwardBatch:
 
 @attrs.frozen(eq=False)
 class StepContext:
-    """What every layer of one pass is given beside the hidden state."""
+    """Arguments of every layer of one pass beside the hidden state."""
 
     rotations: Mapping[int, tuple[Tensor, Tensor]]  # by window
     plan: AttentionPlan
@@ -52,16 +52,16 @@ class StepContext:
 
 @attrs.frozen(eq=False)
 class Destination:
-    """Where keys and values of a step's tokens go in one layer."""
+    """Destination of a step's keys and values in one layer."""
 
     keys_KSD: Tensor
     values_KSD: Tensor
     slots_T: Tensor
 
 
-# Of queries, keys and values of each token, (T, H, D): norm queries and keys if there is a norm,
-# rotate them by cosines and sines, keep keys and values; the queries, contiguous. Tokens beyond the
-# slots are padding.
+# Function of each token's queries, keys and values, (T, H, D): norm queries and keys if there is a
+# norm, rotate them by cosines and sines, keep keys and values; returns the queries, contiguous.
+# Tokens beyond the slots are padding.
 PlaceHeads = Callable[[Tensor, RmsNorm | None, tuple[Tensor, Tensor], Destination], Tensor]
 
 
@@ -132,7 +132,7 @@ class GatedMlp:
 
 @attrs.frozen(eq=False)
 class DecoderLayer:
-    """One layer, norms before its parts; for families that have them, norms after them, too."""
+    """Layer with norms before its parts; for families that have them, norms after them, too."""
 
     attention_norm: RmsNorm
     attention: SelfAttention
@@ -172,7 +172,7 @@ class Decoder:
 
     @property
     def attention_shape(self) -> AttentionShape:
-        """What the cache and the attention plan are made for."""
+        """Shape that the cache and the attention plan are made for."""
         return attention_shape(self.config)
 
     def plan_attention(

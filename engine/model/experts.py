@@ -32,7 +32,7 @@ class ExpertsMlp:
     dtype: torch.dtype  # of the experts' weights
 
     def __call__(self, x_TN: Tensor, tokens: int) -> Tensor:
-        """What the chosen experts of each of the first `tokens` rows add up to; padding gives 0.
+        """Sum of the chosen experts of each of the first `tokens` rows; padding gives 0.
 
         `x_TN` is float32, for the router; the experts round it to their weights' type.
         """

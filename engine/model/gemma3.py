@@ -11,7 +11,7 @@ from .layer_weights import LayerWeights
 
 
 def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
-    """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
+    """Load a layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
     bias = weights.config.attention_bias
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),

@@ -26,7 +26,7 @@ from .layers import GPU_TILE_ROWS
 
 # Query rows of a program: the least that a Hopper GPU's widest products take.
 QUERY_ROWS = 64
-# Of one head of one token: beyond it, two key tiles are more than a multiprocessor holds.
+# Bytes of one head of one token beyond which two key tiles are more than a multiprocessor holds.
 WIDE_BYTES = 512
 # A split is as long as gives the longest sequence at most so many, and at least so long.
 SPLITS_MAX = 64
@@ -44,7 +44,7 @@ def split_tokens_of(length: int) -> int:
 
 
 def workspace_bytes(shape: AttentionShape, length: int) -> int:
-    """What `SplitResults` take."""
+    """Bytes of `SplitResults`."""
     return 4 * GPU_TILE_ROWS * shape.heads * _splits_of(length) * (padded(shape.size) + 2)
 
 
@@ -54,7 +54,7 @@ def _splits_of(length: int) -> int:
 
 @attrs.frozen(eq=False)
 class SplitResults:
-    """What splits have found for each token and head, float32; layers take turns in it."""
+    """Results of splits for each token and head, float32; layers take turns in it."""
 
     attended: Tensor  # (T, H, splits, channels padded to a power of two), not yet divided
     largest: Tensor  # (T, H, splits)
@@ -63,7 +63,7 @@ class SplitResults:
 
     @classmethod
     def allocate(cls, shape: AttentionShape, length: int, device: torch.device) -> "SplitResults":
-        """For sequences of at most `length` tokens."""
+        """Allocate for sequences of at most `length` tokens."""
         size = GPU_TILE_ROWS, shape.heads, _splits_of(length)
         attended = torch.zeros((*size, padded(shape.size)), device=device)
         largest, weights = (torch.zeros(size, device=device) for _ in range(2))
@@ -86,7 +86,7 @@ class TileTokens:
 
 @attrs.frozen(eq=False)
 class PagedReads:
-    """What the tokens of one tile read, in layers with one window."""
+    """Reads of one tile's tokens, in layers with one window."""
 
     tokens: TileTokens
     block_tables: Tensor  # (rows, B) int64, on the device

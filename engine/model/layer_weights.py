@@ -29,7 +29,7 @@ from .rotary import RotaryTable
 
 @attrs.frozen
 class LayerParts:
-    """What lies between products: of stock operators, or of kernels for a GPU."""
+    """Operators between products: stock ones, or kernels for a GPU."""
 
     norm: type[RmsNorm]
     silu_and_multiply: Callable[[Tensor], Tensor]
@@ -38,7 +38,7 @@ class LayerParts:
 
     @classmethod
     def of(cls, device: torch.device) -> "LayerParts":
-        """Those that are the best on this device."""
+        """The best operators on this device."""
         if device.type != "cuda":
             return cls(RmsNorm, silu_and_multiply, gelu_and_multiply, place_heads)
         # Imports Triton, which comes with a torch for GPUs alone.

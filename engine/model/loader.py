@@ -17,7 +17,7 @@ from torch import Tensor
 from .safetensors_reader import SafetensorsFile, TensorEntry
 from .weight_folder import WeightFolder
 
-# Of floats, by the format's names.
+# Torch's types of floats, by the format's names.
 DTYPES = MappingProxyType(
     {
         "F64": torch.float64,

@@ -50,7 +50,7 @@ class SingleTokens:
 
 @attrs.frozen(eq=False)
 class PlainReads:
-    """What the tokens of one step read, in layers with one window."""
+    """Reads of one step's tokens, in layers with one window."""
 
     spans: list[TokenSpan]
     singles: list[SingleTokens]

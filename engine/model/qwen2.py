@@ -8,7 +8,7 @@ from .layer_weights import LayerWeights
 
 
 def load_qwen2_layer(weights: LayerWeights) -> DecoderLayer:
-    """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
+    """Load a layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
         attention=weights.attention(bias=True, output_bias=False),

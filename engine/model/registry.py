@@ -114,7 +114,7 @@ def load_model(
 
 
 def device_memory_bytes(device: torch.device) -> int:
-    """All memory of a device, free or not: more than that can never be had."""
+    """Memory of a device, free or not: more than that can never be had."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return memory_bytes()

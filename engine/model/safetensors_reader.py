@@ -38,7 +38,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 @attrs.frozen
 class TensorEntry:
-    """One tensor of the header. Its values are `[begin, end)`, counted from the header's end."""
+    """Tensor of the header. Its values are `[begin, end)`, counted from the header's end."""
 
     name: str
     dtype: str  # as the format writes it: a key of `ITEM_BYTES`
@@ -49,7 +49,7 @@ class TensorEntry:
 
 @attrs.frozen(eq=False)
 class SafetensorsFile:
-    """One open file. `entries` is by name, in the order of the header."""
+    """Open file. `entries` is by name, in the order of the header."""
 
     path: pathlib.Path
     entries: dict[str, TensorEntry]

@@ -25,7 +25,7 @@ INDEX_BYTES_MAX = 64 * 2**20
 
 # Shards are files of the folder itself. Links in it may lead anywhere: the hub's own cache does so.
 _SHARD_NAME = re.compile(r"[^/\\]+\.safetensors")
-# What checkpoints carry that no model takes: tables that are computed, and a head beside a tie.
+# Tensors of checkpoints that no model takes: tables that are computed, and a head beside a tie.
 _UNUSED = re.compile(r"\.rotary_emb\.inv_freq$|^lm_head\.weight$")
 # Experts' matrices as one tensor of all of them.
 GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
@@ -62,7 +62,7 @@ class WeightFolder:
             raise ModelFolderError(path, reason)
 
     def find(self, name: str, shape: tuple[int, ...]) -> tuple[SafetensorsFile, TensorEntry]:
-        """Where the tensor is, a float of that shape. Raises `ModelFolderError`."""
+        """Find a float tensor of that shape. Raises `ModelFolderError`."""
         found = self.tensors.get(name)
         if found is None:
             raise ModelFolderError(self.folder, f"has no tensor {name}")
@@ -106,7 +106,7 @@ def open_weight_folder(folder: pathlib.Path, rename: Rename = same_name) -> Iter
 def _model_tensors(
     stored: Mapping[str, SafetensorsFile], rename: Rename
 ) -> dict[str, tuple[SafetensorsFile, TensorEntry | None]]:
-    """What the files have, by the names of the model. Raises `ModelFolderError`."""
+    """Tensors of the files, by the names of the model. Raises `ModelFolderError`."""
     tensors: dict[str, tuple[SafetensorsFile, TensorEntry | None]] = {}
     for stored_name, file in stored.items():
         name = rename(stored_name)
@@ -161,7 +161,7 @@ def _read_index(folder: pathlib.Path) -> dict[str, str] | None:
 
 
 def separate_experts(entry: TensorEntry) -> list[TensorEntry]:
-    """One entry for each matrix in a fused tensor, under the published names; else `entry` itself.
+    """Entries for each matrix in a fused tensor, under the published names; else `entry` itself.
 
     The published form has a tensor for each projection of each expert; the other one, which
     `transformers` computes with and can save, has two for a layer: `experts.gate_up_proj` (experts,

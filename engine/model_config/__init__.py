@@ -1,1 +1,1 @@
-"""What a model folder says of its model: sizes, rope, experts, generation defaults."""
+"""Model configuration as its folder has it: sizes, rope, experts, generation defaults."""

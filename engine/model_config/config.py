@@ -52,7 +52,7 @@ _GEMMA3_DEFAULTS = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
-# What the config of a model with a text part says of the whole, and goes before the part's own.
+# Fields of a whole model that has a text part; they go before the part's own.
 _OF_THE_WHOLE = (
     "architectures",
     "bos_token_id",
@@ -86,7 +86,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 # Window of a layer that attends to the whole sequence.
 NO_WINDOW = 0
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-# What a gated MLP does with its gate; the second is GELU by its formula with tanh.
+# Activations of a gated MLP; the second is GELU by its formula with tanh.
 SILU, GELU_TANH = "silu", "gelu_pytorch_tanh"
 
 
@@ -101,9 +101,9 @@ class ModelConfig:
     heads: int
     kv_heads: int
     head_size: int
-    # Of each layer, in tokens: a token attends to itself and to those before it within so many.
+    # Window of each layer: so many tokens, the last its own, are what a token attends to.
     windows: tuple[int, ...]
-    # Where a family leaves it open: of queries, keys, values and attention's output; of the MLP.
+    # Biases that some families leave open: of attention's four products, and of the MLP.
     attention_bias: bool
     mlp_bias: bool
     activation: str  # SILU or GELU_TANH
@@ -115,7 +115,7 @@ class ModelConfig:
     # Queries are multiplied by it before they meet keys.
     query_scale: float
     rope: Rope
-    # Of layers with a window; the same as `rope` but for families that turn them otherwise.
+    # Rope of layers with a window; the same as `rope` but for families that turn them otherwise.
     window_rope: Rope
     # Logits beyond it are bent back: softcap * tanh(logits / softcap). None: they are not.
     logit_softcap: float | None
@@ -262,7 +262,7 @@ def _length(fields: ConfigFields, architecture: str) -> int:
 
 
 def _ropes(fields: ConfigFields, architecture: str) -> tuple[Rope, Rope]:
-    """Of layers that see all, and of those with a window."""
+    """Ropes of layers that see all, and of those with a window."""
     if architecture in GEMMAS:
         return read_window_ropes(fields, _positions(fields))
     rope = read_rope(fields, _positions(fields))
@@ -276,7 +276,7 @@ def _softcap(fields: ConfigFields) -> float | None:
 
 
 def _refuse_variants(fields: ConfigFields, architecture: str) -> None:
-    """What another implementation may make of a folder, and this engine does not."""
+    """Refuse variants that another implementation serves, and this engine does not."""
     if architecture in (MISTRAL, QWEN2) and fields.flag("attention_bias"):
         # Qwen2 has its biases by default, and none on attention's output.
         raise fields.unserved("attention_bias", f"is not served with {architecture}")

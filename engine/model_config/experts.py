@@ -20,7 +20,7 @@ EXPERTS_DEFAULT, CHOSEN_DEFAULT, WIDTH_DEFAULT = 128, 8, 768
 
 @attrs.frozen(kw_only=True)
 class Experts:
-    """One mixture: a router gives each token to `chosen` of `count` gated MLPs.
+    """Mixture: a router gives each token to `chosen` of `count` gated MLPs.
 
     The results are weighted by the router's probabilities; where `normalized`, those of the chosen
     ones are scaled to a sum of 1 first.

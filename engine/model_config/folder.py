@@ -83,7 +83,7 @@ class ConfigFields:
         return value
 
     def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """One token id or a list of them, all below `vocab_size`; none without the field."""
+        """Token id or list of them, all below `vocab_size`; none without the field."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(type(token_id) is not int or not 0 <= token_id < vocab_size for token_id in ids):

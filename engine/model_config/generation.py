@@ -64,7 +64,7 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
 
 
 def _advice(fields: ConfigFields, name: str) -> Any:
-    """What the file says of one parameter; -1 and 0 are both "off" where integers are taken."""
+    """The file's value of a parameter; -1 and 0 are both "off" where integers are taken."""
     value = fields.values.get(name)
     if value is None:
         return None

@@ -23,7 +23,7 @@ SERVED = "default, linear, dynamic, llama3 and yarn"
 
 @attrs.frozen
 class LinearScaling:
-    """All waves longer by `factor`."""
+    """Waves longer by `factor`, all of them."""
 
     factor: float
 
@@ -92,7 +92,7 @@ def read_rope(fields: ConfigFields, max_positions: int) -> Rope:
 
 
 def read_window_ropes(fields: ConfigFields, max_positions: int) -> tuple[Rope, Rope]:
-    """Of layers that see all and of layers with a window, each with a base of its own.
+    """Ropes of layers that see all and of layers with a window, each with a base of its own.
 
     The old form says the second's base in `rope_local_base_freq`, and its stretch is the first's
     alone; the new one has parameters for each type of layer. Raises `ModelFolderError`.
@@ -180,7 +180,7 @@ def _attention_scale(factor: float, scale: float) -> float:
 
 
 def rotary_scale(rope: Rope) -> float:
-    """What cosines and sines are multiplied by."""
+    """Factor of cosines and sines."""
     return rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
 
 

@@ -29,7 +29,7 @@ class BootReports:
     control: ControlChannel
     handshake: ChildHandshake
     ranks: int
-    # Of each rank: which phase it is in, and how far. Never goes back.
+    # The phase of each rank, and how far it is. Never goes back.
     _places: list[tuple[int, float]] = attrs.field(init=False)
     # {phase: what was reported of it last and is not sent yet}, in the order of the phases.
     _progress: dict[BootPhase, float] = attrs.field(factory=dict, init=False)

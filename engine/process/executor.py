@@ -37,7 +37,7 @@ OnProgress = Callable[[int, str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
 # A worker in a long native call answers its control task all the same: the loop is free.
 TREE_TIMEOUT_S = 1.5
-# All workers of an engine, for `Spares.readiness`.
+# Name of an engine's workers together, for `Spares.readiness`.
 WORKERS = "workers"
 # Pools in a row that may end before a step is complete, and losses that one request may be in
 # before its next token. One more, and the root decides: another machine state, or this request.
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class Worker:
-    """One worker that is ready. Its control channel carries task trees and nothing else."""
+    """Worker that is ready. Its control channel carries task trees and nothing else."""
 
     name: str
     ready: WorkerReady
@@ -58,7 +58,7 @@ class Worker:
     _asked: int = attrs.field(default=0, init=False)
 
     async def task_tree(self) -> ProcessTree | None:
-        """Its live task tree; None without an answer within `TREE_TIMEOUT_S`, or if it has died.
+        """Live task tree; None without an answer within `TREE_TIMEOUT_S`, or if it has died.
 
         Cancellation: the next caller drops an answer that comes later.
         """
@@ -101,8 +101,8 @@ class Executor:
     ahead: Sequence[Spawned] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
     recorder: StepRecorder = NO_RECORDER
-    # What each worker gets as its engine did: the progress page, on which it has a slot, and the
-    # memory of its place.
+    # Descriptors for each worker, which its engine was given: the progress page, on which it has a
+    # slot, and the memory of its place.
     engine_fds: Sequence[int] = ()
     # Whose readiness hears of the workers'; a worker is one of these where it can be.
     spares: Spares | None = None
@@ -112,11 +112,11 @@ class Executor:
     generation: int = attrs.field(default=0, init=False)
     # How the workers of the last loss ended.
     death: ProcessDied | None = attrs.field(default=None, init=False)
-    # What was agreed on first; READY has promised it.
+    # Agreed on first, and promised by READY.
     _promised: WorkerReady | None = attrs.field(default=None, init=False)
     # Losses since a step was complete.
     _losses: int = attrs.field(default=0, init=False)
-    # Of the workers that were ready last.
+    # Answer of the workers that were ready last.
     _latest: WorkerReady | None = attrs.field(default=None, init=False)
     # Whether the KV memory is what it was when `replaced` returned last.
     _is_kept: bool = attrs.field(default=True, init=False)
@@ -147,7 +147,7 @@ class Executor:
             await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _run_pool(self, task_status: trio.TaskStatus[WorkerReady]) -> None:
-        """One generation, until one of its workers dies."""
+        """Run one pool, until one of its workers dies."""
         opened = open_step_rings(
             self.settings.workers, self.settings.step_timeout_s, self.recorder, self.generation
         )
@@ -171,7 +171,8 @@ class Executor:
             self._workers, self._spawned = [], []
 
     async def _specs(self) -> list[ProcessSpec]:
-        """Of all workers; the first is there already, if it was started ahead or a spare is."""
+        """Specifications of all workers; the first may be there already, started ahead or a
+        spare."""
         ahead = dict(enumerate(self.ahead))
         self.ahead = ()
         if self.spares is not None:
@@ -193,7 +194,7 @@ class Executor:
             raise
 
     def _take_over(self, rings: StepRings, task_status: trio.TaskStatus[WorkerReady]) -> None:
-        """All workers are ready: steps go to them from now on. Raises `PromiseBroken`."""
+        """Send steps to the workers from now on, which are ready. Raises `PromiseBroken`."""
         agreed = self._agreed()
         self._rings = rings
         if self._promised is None:
@@ -225,15 +226,13 @@ class Executor:
     # ---- steps
 
     def submit(self, step: Step) -> None:
-        """See `StepRings`; what is submitted after a loss is dropped."""
+        """Submit a step to `StepRings`; dropped after a loss."""
         self._rings.submit(step)
 
     def submit_mask(self, mask: Mask) -> None:
-        """See `StepRings`."""
         self._rings.submit_mask(mask)
 
     async def result(self, number: int) -> StepResult | None:
-        """See `StepRings`."""
         result = await self._rings.result(number)
         if result is not None:
             self._losses = 0

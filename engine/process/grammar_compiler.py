@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"
 # The largest known, of 260 k tokens, has 33 MB.
 TOKENIZER_BYTES_MAX = 256 * 2**20
-# Some megabytes at most, each (`grammar.text.LIMITS`); tool users send the same few.
+# Grammars have some megabytes at most (`grammar.text.LIMITS`); tool users send the same few.
 KEPT_MAX = 32
 # An opening brace, a quotation mark, the first letter of a name.
 TRIED_TOKENS = 3
@@ -146,7 +146,7 @@ async def run_grammar_compiler(
             except InvalidParameter as error:
                 core.grammar_refused(request, error)
             else:
-                # Without the request, which has the grammar: a circle is freed late.
+                # The partial is without the request, which has the grammar: a circle is freed late.
                 grammar.show_work = partial(_show_work, batches, form, request.prompt_tokens)
                 core.grammar_compiled(request, grammar)
             batches.end_grammar(GrammarThread.COMPILER)

@@ -36,7 +36,7 @@ _EXECUTORS_MODULE = "triolet.engine.worker.executors"
 
 
 class _WorkerExecutor(Protocol):
-    """What is used of a worker's executor; the worker's own protocol says more."""
+    """The calls of a worker's executor that are used here; the worker's own protocol says more."""
 
     def load(self, progress: Any) -> WorkerReady: ...
 
@@ -49,13 +49,13 @@ class _Stopped(Exception):
 
 @attrs.define(eq=False)
 class InprocExecutor:
-    """One worker's executor in a thread; see `step_loop.StepExecutor`.
+    """Executor of a worker in a thread; see `step_loop.StepExecutor`.
 
     `run` is its background task; what is submitted is computed while it runs.
     """
 
     worker: _WorkerExecutor
-    # For the thread, None to end it; bounded by the steps in flight, each with its mask.
+    # The thread's orders, None to end it; bounded by the steps in flight, each with its mask.
     _orders: queue.SimpleQueue[Step | Mask | None] = attrs.field(
         factory=queue.SimpleQueue, init=False
     )
@@ -90,7 +90,7 @@ class InprocExecutor:
         self._orders.put(step)
 
     def submit_mask(self, mask: Mask) -> None:
-        """For the oldest step that has not been answered."""
+        """Submit the mask of the oldest step that has not been answered."""
         self._orders.put(mask)
 
     async def result(self, number: int) -> StepResult:

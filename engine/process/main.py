@@ -74,7 +74,7 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
     set_title("engine, waiting")
     codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before the root waits for us
-    # For ever, as a spare does; one that has lost its worker is none.
+    # A spare waits here for ever; one that has lost its worker is none.
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
@@ -123,7 +123,7 @@ def spare_workers(settings: EngineSettings) -> Spares:
 
 @attrs.define(eq=False)
 class EngineProcess:
-    """What this process is made of."""
+    """Parts of this process."""
 
     init: EngineInit
     control: ControlChannel

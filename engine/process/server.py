@@ -52,8 +52,9 @@ TREE_CALLS_MAX = 64
 STATISTICS_PERIOD_S = 0.1
 # A process tree is gathered from workers, each of which may be busy in a step.
 TREE_TIMEOUT_S = 2.0
-# One request's logprobs may be three times this (`sampling_params.LOGPROB_ITEMS_MAX`) and go alone
-# then; a message may have 64 MiB (`transports.codec.CodecLimits`).
+# Limit of a part. One request's logprobs may be three times this
+# (`sampling_params.LOGPROB_ITEMS_MAX`) and go alone then; a message may have 64 MiB
+# (`transports.codec.CodecLimits`).
 PART_BYTES_MAX = 16 * 2**20
 
 TreeSource = Callable[[], Awaitable[str]]
@@ -66,13 +67,13 @@ class _Begun:
     peer: Peer
     # The last of its attempts that came; the core has taken in or refused it.
     last_attempt: int
-    # What it was sent last, on this link.
+    # Sent last, on this link.
     reported: EngineStatistics | None = None
 
 
 @attrs.define(eq=False)
 class EngineServer:
-    """One engine as its frontends see it.
+    """Engine as its frontends see it.
 
     `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
     homes whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
@@ -143,7 +144,7 @@ class EngineServer:
                 self.core.grant(peer.rank, grants)
             case Resync(live=live):
                 self.homes.handle_resync(peer.rank)
-                # Those that are unknown here come again, under later attempts.
+                # Requests that are unknown here come again, under later attempts.
                 last_attempt = max((each.attempt for each in live), default=0)
                 self._begun[peer.rank] = _Begun(peer, last_attempt)
                 outputs, unknown = self.core.resync(peer.rank, live)
@@ -289,7 +290,7 @@ class EngineServer:
 
 
 def _fault_of(error: MalformedMessage) -> InvalidRequest:
-    """What is wrong with a request that could not be read; its classes may have said so."""
+    """Fault of a request that could not be read; its classes may have named it."""
     cause = error.__cause__
     if isinstance(cause, InvalidRequest):
         return cause
@@ -318,7 +319,7 @@ def split_outputs(message: StepOutputs) -> list[StepOutputs]:
 
 
 def _size(output: RequestOutput) -> int:
-    """Of its arrays, in bytes; what else there is takes little."""
+    """Size of an output's arrays, in bytes; all else takes little."""
     return _array_bytes(output.logprobs) + _array_bytes(output.prompt_logprobs)
 
 

@@ -64,7 +64,7 @@ async def open_engine_services(
 
 
 def describe_engine(core: EngineCore) -> EngineReady:
-    """What frontends get to know of an engine that takes requests."""
+    """Description for frontends of an engine that takes requests."""
     settings, workers = core.settings, core.ready
     return EngineReady(
         kv_blocks=workers.kv_blocks,

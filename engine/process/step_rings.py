@@ -24,7 +24,7 @@ from ..errors import StepFailed, StepTimeout
 from ..step_messages import OUTPUT_RANK, Mask, Step, StepFailure, StepResult, make_ring_codecs
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 
-# One step computes, one waits behind it, each with its mask.
+# A step computes, another waits behind it, each with its mask.
 RING_SLOTS = 4
 # A step with one prompt of 16 k tokens fits a slot; a longer one goes in a memfd beside it, as does
 # one with embeddings of more than a few tokens.
@@ -45,7 +45,7 @@ class StepRings:
 
     step_timeout_s: float
     recorder: StepRecorder
-    # Of the workers at the other ends: how often they have been replaced.
+    # Count of the workers' replacements, at the other ends.
     generation: int
     _steps: RingWriter
     _results: list[RingReader]
@@ -54,14 +54,14 @@ class StepRings:
     _theirs: ExitStack
     # The workers are dead: nothing is written any more, and no result comes.
     lost: bool = attrs.field(default=False, init=False)
-    # Of the step that is waited for, by rank: those that have come.
+    # Answers to the step that is waited for, by rank.
     _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
     # The step that was asked for last, and when it was first; the latter once more while it is
     # waited for, infinite while it is not.
     _waited: int = attrs.field(default=0, init=False)
     _asked_first: float = attrs.field(default=math.inf, init=False)
     _waited_since: float = attrs.field(default=math.inf, init=False)
-    # Where `run_deadline` sleeps when nothing was waited for at the last deadline.
+    # `run_deadline` sleeps here if nothing was waited for at the last deadline.
     _idle: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
     _steps_codec: Codec = attrs.field(init=False)
     _results_codec: Codec = attrs.field(init=False)
@@ -70,7 +70,7 @@ class StepRings:
         self._steps_codec, self._results_codec = make_ring_codecs()
 
     def worker_fds(self, rank: int) -> list[int]:
-        """What worker `rank` gets: its end of the steps, then its end of the results."""
+        """Descriptors for worker `rank`: its end of the steps, then its end of the results."""
         return self._ends[rank]
 
     def close_workers_ends(self) -> None:

@@ -18,7 +18,7 @@ from ...nurseries.tasks.task_rows import TaskRows, rows_of, unix_s
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..messages import EngineStatistics
 
-# One that computes answers all the same; the next look is not delayed by one that is stopped.
+# A computing worker answers all the same; one that is stopped does not delay the next look.
 WORKERS_ANSWER_S = 0.2
 # Workers say little, and what is known of them here (CPU, memory, steps) comes with each look. They
 # are asked at each so many looks, without steps and with them.
@@ -27,7 +27,7 @@ LOOKS, BUSY_LOOKS = 4, 2
 
 @attrs.define(eq=False)
 class WatchedEngine:
-    """One engine process and what belongs to it; its own CPU and memory are the root's to tell.
+    """Engine process with its workers; its own CPU and memory are the root's to tell.
 
     `statistics` are the core's, `ask` gives the trees of its workers.
     """

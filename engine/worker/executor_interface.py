@@ -22,7 +22,7 @@ Pause = Callable[[float], None]
 
 
 def no_pause(_seconds: float) -> None:
-    """Of an executor that no worker stops."""
+    """Not pause: for an executor that no worker stops."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class StepInconsistent(Exception):
 
 @attrs.define(eq=False)
 class HeldRow:
-    """One request. 0 <= computed <= len(token_ids); the output begins at `prompt_tokens`."""
+    """Request of a row. 0 <= computed <= len(token_ids); the output begins at `prompt_tokens`."""
 
     token_ids: list[int]
     prompt_tokens: int
@@ -144,7 +144,7 @@ class StepInputs:
 
 @attrs.define(eq=False)
 class InputBatch:
-    """All rows held, by number. Numbers are below `rows_max`, block ids below `blocks`.
+    """Rows held, by number. Numbers are below `rows_max`, block ids below `blocks`.
 
     `hidden_size` is that of embeddings; 0: rows have none.
     """
@@ -215,7 +215,7 @@ class InputBatch:
                 held.extend((next(sampled),))
 
     def inputs(self, step: Step) -> StepInputs:
-        """What to compute, of a step whose differences have been applied."""
+        """Inputs of a step whose differences have been applied."""
         inputs = StepInputs([], [], [], [], [])
         embeds = {given.row: given for given in step.embeds}
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
@@ -331,7 +331,7 @@ class InputBatch:
                 raise StepInconsistent(step.number, f"{reason} for {needed[given.row]} tokens")
 
     def row_bytes(self, dtype: str) -> int:
-        """Of one token's embedding."""
+        """Bytes of one token's embedding."""
         return self.hidden_size * ITEM_BYTES[dtype]
 
     def check_invariants(self) -> None:
@@ -366,7 +366,7 @@ def _count_seen(new: NewRow) -> dict[int, int]:
 
 
 def _prompt_span(inputs: StepInputs, row: int, held: HeldRow, count: int) -> PromptSpan:
-    """Of the row's `count` tokens, which are the last ones in `inputs`."""
+    """Span of the row's `count` tokens, which are the last ones in `inputs`."""
     assert held.sampling.prompt_logprobs is not None
     first = held.computed + 1
     end = min(held.computed + count + 1, held.prompt_tokens)

@@ -10,9 +10,9 @@ from ..errors import InvalidParameter
 from ..model_config.config import ModelConfig, ModelLimits
 from ..step_messages import WorkerReady
 
-# Where neither settings nor a device's free memory say how much: a host has other uses for its own.
+# Used where neither settings nor free memory of a device say how much: hosts have other uses.
 KV_MEMORY_BYTES_DEFAULT = 2**30
-# Of what a device has free; the rest is for what its allocator loses between pieces.
+# Share of a device's free memory; the rest is for what its allocator loses between pieces.
 DEVICE_SHARE = 0.9
 
 
@@ -26,7 +26,7 @@ class KvPlan:
     def ready(
         self, model: ModelConfig | ModelLimits, numerics_id: str, *, bitwise: bool = True
     ) -> WorkerReady:
-        """What a worker that has loaded this model by the plan says."""
+        """Answer of a worker that has loaded this model by the plan."""
         return WorkerReady(
             kv_blocks=self.blocks,
             max_model_len=self.max_model_len,
@@ -70,7 +70,7 @@ def plan_kv(
 
 
 def device_kv_bytes(free_bytes: int, *, weight_bytes: int, step_bytes: int) -> int:
-    """What is left for KV of a device that is not loaded yet: 0 if the rest does not fit either.
+    """Bytes left for KV on a device that is not loaded yet: 0 if the rest does not fit either.
 
     `step_bytes` are what one step needs for itself.
     """

@@ -40,8 +40,8 @@ from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 T = TypeVar("T")
-# Beside INIT: the steps' ring, the results' ring; then what its engine got, where it did: the
-# progress page, and the memory.
+# Descriptors beside INIT: the steps' ring, the results' ring; then the engine's, if it has them:
+# the progress page, and the memory.
 RING_FDS = READER_FDS + WRITER_FDS
 # Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
 # a small model has a tensor every millisecond. A person sees no more.
@@ -86,7 +86,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
 
 @attrs.define(eq=False)
 class WorkerProcess:
-    """What this process is made of, and what its task tree says of it."""
+    """Parts of this process, with its account of itself for the task tree."""
 
     init: WorkerInit
     control: ControlChannel

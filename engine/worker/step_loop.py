@@ -21,7 +21,7 @@ from ..step_messages import Mask, Step, StepFailure, StepResult, make_ring_codec
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
 
-# Of its engine on the progress page.
+# The engine's place on the progress page.
 ENGINE_PLACE = 0
 
 
@@ -48,7 +48,7 @@ class StopSignal:
 
 @attrs.define(eq=False)
 class StepLoop:
-    """One rank's loop. `step` and `rows` are looked at by the task tree while the thread runs.
+    """Loop of one rank. `step` and `rows` are looked at by the task tree while the thread runs.
 
     Rings and stop signal are the caller's to close, when `run` is over.
     """

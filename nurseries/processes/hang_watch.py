@@ -57,7 +57,7 @@ class ProcessState(enum.Enum):
 
 @attrs.frozen
 class ProcessLook:
-    """/proc's figures of a process: CPU seconds of each thread, and how often any ran.
+    """Figures of /proc on a process: CPU seconds of each thread, and how often any ran.
 
     Of one that owes nothing its first thread is enough.
     """

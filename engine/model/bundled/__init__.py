@@ -12,7 +12,7 @@ import pathlib
 
 __all__ = ["BUNDLED_MODEL_NAME", "bundled_model_folder"]
 
-# What clients call it, unless the server was given a name for it.
+# The name for clients, unless the server was given another for it.
 BUNDLED_MODEL_NAME = "triolet-bundled"
 
 

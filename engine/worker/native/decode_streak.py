@@ -13,7 +13,7 @@ from ...kernels.model import Integers, int32s
 from ...step_messages import Step
 from ..input_batch import HeldRow, InputBatch, StepInconsistent
 
-# So many steps' tokens wait for the rows held at most: 64 rows of them are 16 KiB.
+# Steps whose tokens wait for the rows held: 64 rows of them are 16 KiB.
 UNSETTLED_MAX = 32
 _NONE: frozenset[int] = frozenset()
 
@@ -50,12 +50,12 @@ class DecodeStreak:
     _steps: int
     _full_at: dict[int, int]
     _full: dict[int, set[int]]
-    # Of the steps that are not settled, the tokens that were sampled; at most UNSETTLED_MAX.
+    # Tokens sampled in the steps that are not settled; at most UNSETTLED_MAX.
     _unsettled: list[list[int]] = attrs.field(factory=list, init=False)
 
     @classmethod
     def of(cls, step: Step, batch: InputBatch, *, lags: bool = True) -> "DecodeStreak":
-        """Of a step that decodes only, whose differences `batch` has applied."""
+        """Begin with a step that decodes only, whose differences `batch` has applied."""
         held = [batch.rows[row] for row in step.rows]
         full_at = {
             row: len(each.block_ids) * batch.block_tokens - each.computed
@@ -120,7 +120,7 @@ class DecodeStreak:
         if not self.lags or len(self._unsettled) == UNSETTLED_MAX:
             self.settle()
         self._steps += 1
-        # One addition of equal types: half of what costs most here.
+        # An addition of equal types: half of what costs most here.
         numpy.add(self._counters, self._ones, out=self._counters)
 
     def settle(self) -> None:

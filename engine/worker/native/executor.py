@@ -53,7 +53,7 @@ def native_fault(settings: EngineSettings, config: ModelConfig) -> str:
 
 @attrs.define(eq=False)
 class NativeExecutor:
-    """One model on the cores of this machine; `execute` is called by one thread at a time."""
+    """Model on the cores of this machine; `execute` is called by one thread at a time."""
 
     settings: EngineSettings
     rank: int
@@ -65,7 +65,7 @@ class NativeExecutor:
 
     @property
     def name(self) -> str:
-        """With the instruction set, once it is loaded."""
+        """Name with the instruction set, once it is loaded."""
         return f"native {self._isa}".strip()
 
     def load(self, progress: Progress) -> WorkerReady:
@@ -129,7 +129,7 @@ class NativeExecutor:
         )
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
-        """One forward pass and its samples; the time includes the wait for a mask."""
+        """Compute a forward pass and its samples; the time includes the wait for a mask."""
         assert self._runner is not None, "load comes first"
         return self._runner.run(step, wait_mask)
 

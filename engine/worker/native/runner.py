@@ -28,7 +28,7 @@ from .thread_choice import ThreadChoice
 
 @attrs.define(eq=False)
 class NativeRunner:
-    """One model and the rows in its cache; one thread uses it."""
+    """Model and the rows in its cache; one thread uses it."""
 
     _model: NativeModel
     _batch: InputBatch

@@ -59,7 +59,7 @@ class Columns:
         call.ranks, call.width = _address(self.ranks_R), self.top_ids_RC.shape[1]
 
     def message(self, row: int, first: int, positions: slice, width: int) -> RowLogprobs:
-        """Some of the rows, as the logprobs of successive tokens of a request's row."""
+        """Message with some of the rows, as logprobs of successive tokens of a request."""
         return RowLogprobs(
             row=row,
             first=first,
@@ -80,7 +80,7 @@ class Draw:
     failures: Integers
     no_failures: bytes  # as the bytes of `failures` are where there is none
     _kept: tuple[Array, ...]
-    # What else it points to in one step, and where logprobs that are asked for go.
+    # Other memory that it points to in one step, and where logprobs that are asked for go.
     of_step: list[Array] = attrs.field(factory=list, init=False)
     columns: Columns | None = attrs.field(default=None, init=False)
 

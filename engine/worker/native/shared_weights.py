@@ -26,14 +26,14 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 # How often the lock is asked for; who waits for it has seconds to wait.
 LOCK_POLL_S = 0.02
 _LENGTH = struct.Struct("<Q")
-# Behind the weights: a name, a size and a time for each file, of which there are thousands at most.
+# Room behind the weights for name, size and time of each file: thousands at most.
 RECORD_BYTES_MAX = 2**20
 Progress = Callable[[float], None]
 
 
 @attrs.frozen(kw_only=True)
 class WeightsRecord:
-    """What the weights are: the `key` they were made for, the files they were made from.
+    """Record of weights: the `key` they were made for, the files they were made from.
 
     `files` are names, sizes and times of change; `numerics_id` is what a worker with them promises.
     """

@@ -90,7 +90,7 @@ class ThreadChoice:
     _debt_s: float = attrs.field(default=0.0, init=False)
 
     def threads(self, tokens: int) -> int:
-        """For a step that computes so many tokens."""
+        """Threads for a step that computes so many tokens."""
         if self.fixed or self.most == 1:
             return self.most
         found = self._class(tokens)
@@ -113,7 +113,7 @@ class ThreadChoice:
             found.steps_until_try = found.wait
 
     def check_invariants(self) -> None:
-        """What must hold between any two calls."""
+        """Assert what must hold between any two calls."""
         assert self._debt_s >= 0.0
         for found in self._classes.values():
             assert found.preferred in (self.most, self.most - 1)

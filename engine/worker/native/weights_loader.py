@@ -79,7 +79,7 @@ class WeightsLoader:
         return self._loaded(memory)
 
     def numerics_id(self) -> str:
-        """Of what this loader loads; hashes the files."""
+        """Numerics id of this loader's weights; hashes the files."""
         facts = {
             "executor": "native",
             "isa": self.library.isa,
@@ -117,7 +117,7 @@ class WeightsLoader:
         return LoadedWeights(memory, memory[weights:].view(numpy.float32).reshape(shape), identity)
 
     def _key(self) -> str:
-        """Of all that decides about the memory's bytes, but the files."""
+        """Key of all that decides about the memory's bytes, but the files."""
         facts = (
             self.settings.model, self.settings.revision, self.settings.load_format,
             self.library.isa, self.library.source_hash, self.config, self.positions,

@@ -119,7 +119,7 @@ def _allowed(step: Step, mask: Mask, sampling: Sampling, vocab_size: int) -> lis
 
 
 def null_logprob(index: int, token_id: int) -> float:
-    """Of token `token_id` at index `index` of its row; a multiple of 1/16, exact in float32."""
+    """Logprob of a token at an index of its row; a multiple of 1/16, exact in float32."""
     return -((index * 31 + token_id * 7) % 512 + 1) / 16
 
 

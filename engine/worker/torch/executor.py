@@ -49,7 +49,7 @@ KV_LAYOUT = "layer,kv head,slot,channel"
 
 @attrs.define(eq=False)
 class TorchExecutor:
-    """One model on one device; `execute` is called by one thread at a time."""
+    """Model on one device; `execute` is called by one thread at a time."""
 
     settings: EngineSettings
     rank: int
@@ -118,7 +118,7 @@ class TorchExecutor:
         return is_same
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
-        """One forward pass and its samples; the time includes the wait for a mask."""
+        """Compute a forward pass and its samples; the time includes the wait for a mask."""
         assert self._runner is not None, "load comes first"
         begin = time.perf_counter()
         result = self._runner.run(step, wait_mask)
@@ -128,7 +128,7 @@ class TorchExecutor:
 def _kv_memory_bytes(
     settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """What there is for KV where the settings leave it open, before anything is loaded."""
+    """Bytes for KV where the settings leave it open, before anything is loaded."""
     if device.type == "cpu":
         return KV_MEMORY_BYTES_DEFAULT
     from ...model.gpu_attention import workspace_bytes  # where there is Triton

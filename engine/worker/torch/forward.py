@@ -23,10 +23,10 @@ class Forward(Protocol):
     cache: KvCache
 
     def set_blocks(self, row: int, block_ids: Sequence[int]) -> None:
-        """What a row has from now on. Raises `ValueError` for more than a sequence may have."""
+        """Set the blocks of a row. Raises `ValueError` for more than a sequence may have."""
 
     def clear(self, block_ids: Sequence[int]) -> None:
-        """These blocks have a new owner."""
+        """Clear blocks that have a new owner."""
 
     def hidden(self, inputs: StepInputs) -> Tensor:
         """Write keys and values of these tokens; the state of each, and then rows of padding."""
@@ -68,15 +68,13 @@ class PlannedForward:
         return cls(model, cache, BlockTables.of(rows, length, block_tokens))
 
     def set_blocks(self, row: int, block_ids: Sequence[int]) -> None:
-        """See `Forward`."""
         self._tables.set(row, block_ids)
 
     def clear(self, block_ids: Sequence[int]) -> None:
-        """See `KvCache.clear`."""
         self.cache.clear(block_ids)
 
     def hidden(self, inputs: StepInputs) -> Tensor:
-        """One pass over all tokens."""
+        """Compute a pass over all tokens."""
         device = self._model.device
         plan = self._model.plan_attention(
             self._tables.ids,

@@ -21,7 +21,7 @@ from .sampler import WEIGHT_ONE, exp_weights, order_keys
 
 @attrs.frozen(eq=False)
 class ScoredTokens:
-    """Of each row: its token and the alternatives, their logprobs, and the token's rank.
+    """Tokens of each row and the alternatives, their logprobs, and the token's rank.
 
     Meaningless in rows that `finite_R` denies: a logit is NaN or +inf, or all are -inf.
     """
@@ -32,7 +32,7 @@ class ScoredTokens:
     finite_R: Tensor  # bool
 
     def message(self, row: int, first: int) -> RowLogprobs:
-        """As the logprobs of successive tokens of `row` from its token `first` on."""
+        """Message with the logprobs of successive tokens of `row` from its token `first` on."""
         ids, values, ranks = (
             x.contiguous().cpu().numpy().tobytes()
             for x in (self.token_ids_RC, self.logprobs_RC, self.ranks_R)

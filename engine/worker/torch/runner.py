@@ -24,7 +24,7 @@ PROMPT_LOGITS_MAX = 2**22
 
 @attrs.define(eq=False)
 class ModelRunner:
-    """One model and the rows in it; one thread uses it."""
+    """Model and the rows in it; one thread uses it."""
 
     _model: Decoder
     _forward: Forward
@@ -77,7 +77,7 @@ class ModelRunner:
         return outcome.result(step.number, inputs.sampled_rows(), tokens)
 
     def _fresh_blocks(self, step: Step) -> list[int]:
-        """Those that rows have got in this step, and in which nothing of theirs is yet."""
+        """Blocks that rows have got in this step, and in which nothing of theirs is yet."""
         fresh = [block_id for _, block_ids in step.grown for block_id in block_ids]
         for new in step.new:
             fresh += new.block_ids[-(-new.computed_tokens // self._batch.block_tokens) :]

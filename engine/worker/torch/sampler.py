@@ -79,7 +79,7 @@ Words4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @attrs.frozen
 class SampledRow:
-    """One row of logits: whose parameters, and which output token (its index) it is for.
+    """Row of logits: whose parameters, and which output token (its index) it is for.
 
     `seen` counts in the output each token of prompt and output (0: in the prompt alone);
     `forbidden` are the ids that min_tokens and bad words forbid at this position.
@@ -238,7 +238,7 @@ def _keep_first(logits_RV: Tensor, scaled_RV: Tensor, top: Sequence[RowSampling]
     width = min(FILTER_WIDTH, vocab_size)
     last, counts = _prefix_ends(keys_RV, weights_RV, top, width)
     if width < vocab_size:
-        # Of a longer top_k, the first `width` do not give the sum that top_p is a share of.
+        # The first `width` do not give the sum that top_p is a share of, if top_k is longer.
         wide = [i for i, n in enumerate(counts.tolist()) if n >= width or top[i].top_k > width]
         if wide:
             sampling = [top[i] for i in wide]
@@ -257,7 +257,7 @@ def _prefix_ends(
     weights_RW = weights_RV.gather(1, first.indices)
     sums_RW = weights_RW.cumsum(-1)
     within_RW = torch.arange(width, device=device) < limits_R1
-    # All weights count for top_p, those that top_k removes excepted.
+    # The sum for top_p has all weights, except those that top_k removes.
     by_k = torch.tensor([bool(sampling.top_k) for sampling in top], device=device).unsqueeze(1)
     total = torch.where(
         by_k, sums_RW.gather(1, limits_R1 - 1), weights_RV.sum(-1, keepdim=True)

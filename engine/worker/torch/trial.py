@@ -76,7 +76,7 @@ def is_same_in_pieces(
 
 
 def _positions(found: Sequence[tuple[int, bytes]], count: int) -> tuple[bytes, ...]:
-    """What is said of each of the prompt's `count` positions, so many 32-bit numbers for each."""
+    """Values of each of the prompt's `count` positions, so many 32-bit numbers for each."""
     rows = []
     for width, data in found:
         rows += [data[at : at + 4 * width] for at in range(0, len(data), 4 * width)]
