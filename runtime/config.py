@@ -43,8 +43,8 @@ class AdmissionLimits:
     queued_tokens_max: int = setting(
         262_144, at_least=1, help="Maximum number of prompt tokens waiting for an engine."
     )
-    # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
-    # the engines: five of the largest.
+    # Embeddings of prompts are kept as long as their requests run, here and at the engines: five of
+    # the largest.
     embeds_bytes_max: int = setting(
         256 * 2**20, at_least=1, help="Maximum size of the prompt embeddings of all requests."
     )
@@ -103,7 +103,7 @@ class ReplaySettings:
 
 @attrs.frozen(kw_only=True)
 class JournalSettings:
-    """What a server keeps of a frontend's streams for the next life of its rank."""
+    """Keeping of a frontend's streams for the next life of its rank."""
 
     # In memory of the root's, which outlives a frontend; in a folder also the root and the machine.
     folder: str = setting(
@@ -116,8 +116,8 @@ class JournalSettings:
         option="no-journal",
         help="Keep no journal: streams end with their frontend.",
     )
-    # What the death of a machine may lose of it; a process's death loses nothing. A sync takes 0.5
-    # to 1 ms of CPU time (measured): 0.4 % of a core so often, 1.5 % at 50 ms.
+    # The period bounds what the death of a machine may lose; a process's death loses nothing. A
+    # sync takes 0.5 to 1 ms of CPU time (measured): 0.4 % of a core so often, 1.5 % at 50 ms.
     sync_ms: float = setting(
         200.0,
         at_least=1,
@@ -180,7 +180,7 @@ class SupervisionSettings:
 class RuntimeTimes:
     """Bounds on waiting, in seconds."""
 
-    # What is in flight may go on so long after a drain began.
+    # Requests in flight may go on for so long after a drain began.
     grace_s: float = setting(
         10.0, help="Seconds to finish running requests after the first Ctrl-C."
     )
@@ -220,7 +220,7 @@ class RuntimeSettings:
         help="Warm spare processes, which replace frontends that die.",
         served=1,
     )
-    # What clients call the model; "" takes the folder's name.
+    # Clients' name for the model; "" takes the folder's name.
     model_name: str = ""
     # Whether parameters that clients leave out are as the model's `generation_config.json` advises.
     generation_config: str = setting(
@@ -246,15 +246,15 @@ class RuntimeSettings:
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     replay: ReplaySettings = attrs.field(factory=ReplaySettings)
-    # Of frontends that are processes; an embedding program takes its streams along when it dies.
+    # Only processes' frontends have one: an embedding program's streams die with it.
     journal: JournalSettings = attrs.field(factory=JournalSettings)
-    # Without a journal there is nothing that a connection could go on with.
+    # Needs the journal: without one there is nothing that a connection could go on with.
     takeover: bool = setting(
         default=True, help="Keep connections open when their frontend dies; needs the journal."
     )
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
-    # Of the processes that are ours to log for; an embedding program logs as it likes.
+    # Logs of our own processes; an embedding program logs as it likes.
     logs: LogSettings = attrs.field(factory=LogSettings)
     # Prompts and keys stand in a core; of a server's processes, as an embedding program has its own
     # limits.

@@ -29,7 +29,7 @@ from .events import (
     Stopped,
 )
 
-# What a person reads when a phase is over; a phase that is not listed is called by its own name.
+# Names for people of phases that are over; a phase that is not listed keeps its own.
 PHASES = {
     "start": "started",
     "load weights": "weights loaded",
@@ -40,7 +40,7 @@ PHASES = {
 
 
 def sentence(event: RunEvent) -> str:
-    """One event as a line for people; "" for what only a bar shows, and for a stop in order."""
+    """Line for people about an event; "" for what only a bar shows, and for a stop in order."""
     match event:
         case ChildStarting() | ChildProgress() | ChildStopped():
             return ""
@@ -87,7 +87,7 @@ def _seconds(seconds: float) -> str:
 
 @attrs.define(eq=False)
 class LineReport:
-    """One line an event, with the time; for logs and pipes."""
+    """Report of one line an event, with the time; for logs and pipes."""
 
     stream: TextIO
 

@@ -10,7 +10,7 @@ import attrs
 
 @attrs.frozen
 class FileDownloaded:
-    """One file of a model of the hub is in the cache now; it was not before."""
+    """File of a hub's model that is in the cache now; it was not before."""
 
     model: str
     file: str
@@ -20,7 +20,7 @@ class FileDownloaded:
 
 @attrs.frozen
 class ModelFetched:
-    """All files of a model of the hub are there. `remark` is not empty if the hub was not asked."""
+    """Hub's model whose files are all there. `remark` is not empty if the hub was not asked."""
 
     model: str
     revision: str
@@ -111,7 +111,7 @@ class ChildFailed:
 
 @attrs.frozen
 class RequestRefused:
-    """What `child` died of last is a request's fault: its content is refused for a while."""
+    """Request that `child` died of: its content is refused for a while."""
 
     child: str
     content: str
@@ -159,4 +159,4 @@ OnEvent = Callable[[RunEvent], None]
 
 
 def ignore_event(event: RunEvent) -> None:
-    """For embedders that do not watch."""
+    """Ignore an event: for embedders that do not watch."""

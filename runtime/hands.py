@@ -33,7 +33,7 @@ TABLE_BYTES = PLACES * _PLACE.size
 
 
 class ContentKind(enum.StrEnum):
-    """What is in hand: the same bytes may be harmless to another reader."""
+    """Kind of a content in hand: the same bytes may be harmless to another reader."""
 
     HEAD = "head"  # of an HTTP request
     CHUNKS = "chunks"  # of its body, with their framing, as they came
@@ -46,14 +46,14 @@ class ContentKind(enum.StrEnum):
 
 
 def content_of(kind: ContentKind, principal: str, data: bytes) -> bytes:
-    """What a content is known by when it is sent again."""
+    """Hash that knows a content when it is sent again."""
     digest = hashlib.blake2b(data, digest_size=_CONTENT_BYTES)
     digest.update(f"\0{kind}\0{principal}".encode())
     return digest.digest()
 
 
 def read_hands(table: bytes) -> list[bytes]:
-    """What was in hand when this was read."""
+    """Contents that were in hand when this was read."""
     whole = len(table) - len(table) % _PLACE.size
     return [content for content, is_held in _PLACE.iter_unpack(table[:whole]) if is_held]
 
@@ -78,7 +78,7 @@ _UNNAMED = Hold()
 
 @attrs.define(eq=False)
 class Hands:
-    """What one process has in hand. `memory` is its table; without one nothing is named."""
+    """Contents that one process has in hand. `memory` is its table; None names nothing."""
 
     memory: memoryview | None = None
     # Suspects that were in hand to the end, until they are reported; each is one of `_suspects`.
@@ -106,7 +106,7 @@ class Hands:
         self._changed.notify()
 
     def refusals(self) -> dict[bytes, float]:
-        """What every frontend refuses now: {content: for so many seconds more}."""
+        """Refusals of every frontend now: {content: for so many seconds more}."""
         now_s = time.monotonic()
         left = {content: until - now_s for content, until in self._refused.items()}
         return {content: left_s for content, left_s in left.items() if left_s > 0.0}

@@ -45,30 +45,30 @@ SILENT_START_S = 3.0
 
 @attrs.frozen
 class Completion:
-    """One whole answer."""
+    """Answer that is whole."""
 
     prompt_token_ids: list[int]
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     usage: Usage
-    # All answers to the prompt; text, ids and reason above are the first one's.
+    # Every answer to the prompt; text, ids and reason above are the first one's.
     choices: tuple[GenerationChoice, ...] = ()
-    # Of the first answer and of the prompt (but its first token), if asked for.
+    # Logprobs of the first answer and of the prompt (but its first token), if asked for.
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
 
 
 @attrs.define(eq=False)
 class _Call:
-    """One `generate` of some thread, on its way through the loop's thread."""
+    """A thread's `generate`, on its way through the loop's thread."""
 
     prompts: list[Prompt]
     params: SamplingParams | None
     engine: int | None = None
     # Called in the loop's thread whenever one has been answered.
     on_answered: Callable[[], None] = lambda: None
-    # Of `stream` alone: its outputs, then None. Bounded by the length of the answers.
+    # Outputs, then None, for `stream` alone. Bounded by the length of the answers.
     outputs: queue.SimpleQueue[GenerationOutput | None] | None = None
     # Cancelled when the thread that asked does not wait any more.
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -109,7 +109,7 @@ class LLM:
         self._failure: BaseException | None = None
         self._runtime: Runtime | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        # Of the calls; None before the runtime is up and as soon as it goes down.
+        # The calls' nursery; None before the runtime is up and as soon as it goes down.
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
         on_event = on_event or (LineReport(sys.stderr) if verbose else show_download)

@@ -13,7 +13,7 @@ from ..nurseries.processes.watched import Watch, Watched
 
 
 class EngineState(enum.StrEnum):
-    """Where one engine is, from the root's and this frontend's point of view."""
+    """State of an engine, from the root's and this frontend's point of view."""
 
     STARTING = "starting"  # its process runs and is not ready, or its link is not up
     READY = "ready"
@@ -23,7 +23,7 @@ class EngineState(enum.StrEnum):
 
 @attrs.frozen
 class EngineHealth:
-    """One engine rank. `reason` is a sentence whenever the state is not READY.
+    """Health of an engine rank. `reason` is a sentence whenever the state is not READY.
 
     `last_death` says how its process before this one ended, if there was any.
     """
@@ -37,7 +37,7 @@ class EngineHealth:
 
 
 class Role(enum.StrEnum):
-    """What a process of a server is for."""
+    """Role of a process of a server."""
 
     ENGINE = "engine"
     FRONTEND = "frontend"
@@ -56,7 +56,7 @@ class Place:
 
 
 class ControlCall(enum.StrEnum):
-    """What may be asked of a root, by commands and by admins."""
+    """Call of a root, by commands and by admins."""
 
     TREE = "tree"
     PLACES = "places"  # all there are, as they are now
@@ -66,7 +66,7 @@ class ControlCall(enum.StrEnum):
 
 
 class Signal(enum.StrEnum):
-    """What a process may be sent."""
+    """Signal that a process may be sent."""
 
     KILL = "kill"
     STOP = "stop"
@@ -84,7 +84,7 @@ class SignalOrder:
 
 @attrs.frozen
 class ControlQuestion:
-    """One question to a root; `order` is of SIGNAL."""
+    """Question to a root; `order` is of SIGNAL."""
 
     call: ControlCall
     place: Place | None = None
@@ -123,25 +123,25 @@ class ServerPlaces:
 
 @attrs.frozen(kw_only=True)
 class EngineMember:
-    """One engine as membership lists it."""
+    """Engine as membership lists it."""
 
     rank: int
     epoch: int
     state: EngineState
-    # What its latest life that was ready said: the next one is expected to; None once given up.
+    # The latest READY: the next life is expected to say the same; None once given up.
     latest: EngineReady | None = None
     cause: str = ""  # of the last death: signal, exit code or exception, and last words
     restarts: int = 0
 
     @property
     def ready(self) -> EngineReady | None:
-        """What it says of itself, exactly in state READY."""
+        """READY of the engine, exactly in state READY."""
         return self.latest if self.state is EngineState.READY else None
 
 
 @attrs.frozen
 class EngineMembership:
-    """All engines there are; numbered full snapshots, the latest wins."""
+    """Engines that there are; numbered full snapshots, the latest wins."""
 
     number: int
     engines: list[EngineMember]
@@ -170,7 +170,7 @@ class FrontendInit:
     settings: str
     engines: EngineMembership
     draining: bool = False  # the server is about to end: take nothing new from the start
-    # What the descriptors beside INIT are, in their order: "progress", then those that there are of
+    # Names of the descriptors beside INIT, in their order: "progress", then those that there are of
     # "journal", "lock" (of the journals' folder), "connections" (`transports.takeover.memory`) and
     # "counters".
     descriptors: list[str] = attrs.field(factory=list)
@@ -193,7 +193,7 @@ class FrontendReady:
 
 @attrs.frozen
 class PassConnection:
-    """One accepted connection; its descriptor travels beside the message.
+    """Accepted connection; its descriptor travels beside the message.
 
     While it is open `slot` is its own, among the rank's connection slots; -1: it has none, and ends
     with the process, `unheld` for this reason, if it was to be held. One that `is_taken_over` was
@@ -208,7 +208,7 @@ class PassConnection:
 
 @attrs.frozen
 class FrontendLoad:
-    """What the root balances connections by; sent when it changed, at most every 20 ms.
+    """Load by which the root balances connections; sent when it changed, at most every 20 ms.
 
     `engines_ready` are those that this frontend could send a request to.
     """
@@ -223,7 +223,7 @@ class FrontendLoad:
 
 
 class ForeignVerb(enum.StrEnum):
-    """What one frontend may ask another to do with a response, or completion, of its own."""
+    """Verb of a call from one frontend to another about a response, or completion, of its own."""
 
     GET = "get"
     CANCEL = "cancel"
@@ -238,7 +238,7 @@ class ForeignVerb(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class ForeignCall:
-    """One frontend asks another for a response; the root passes it on to that `frontend`.
+    """Call of one frontend to another for a response; the root passes it on to that `frontend`.
 
     It may be lost, with its owner, and be asked again: each sending has a `call_id` of the caller's
     own. `caller_epoch` fences the answer.
@@ -304,7 +304,7 @@ class WatchServer:
 
 @attrs.frozen
 class ServerNews:
-    """What changed, each a JSON object; all before it is void if the first one is a snapshot."""
+    """Changes as JSON objects; all before is void if the first one is a snapshot."""
 
     texts: list[str]
     is_whole: bool

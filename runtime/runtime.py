@@ -115,7 +115,7 @@ class Runtime(Frontend):
         return f"<Runtime of {self.model_name}: {state}>"
 
     def __dir__(self) -> list[str]:
-        """What a program has use for; completion in a shell shows this."""
+        """Names that a program has use for; completion in a shell shows this."""
         return list(_FACE)
 
     def close(self) -> None:
@@ -125,7 +125,6 @@ class Runtime(Frontend):
     def generate(  # type: ignore[override]
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
     ) -> StreamOpening:
-        """See `Frontend.generate`."""
         return StreamOpening(super().generate(prompt, params, **options))
 
     def _check_open(self) -> None:
@@ -178,7 +177,7 @@ def make_settings(
 async def fetched_settings(
     model: str | None, on_event: OnEvent, options: dict[str, Any]
 ) -> RuntimeSettings:
-    """As `make_settings`; a model of the hub is in its cache afterwards, pinned to a commit.
+    """Make settings; a model of the hub is in its cache afterwards, pinned to a commit.
 
     Raises `ModelNotFetched`, and what `make_settings` raises. Cancellation: the download ends.
     """

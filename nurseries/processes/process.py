@@ -93,8 +93,8 @@ class ProcessExit:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was killed from outside, or a process of its own was: no fault of it. As one
-        that has handed over, which ends as if it were.
+        """Whether the process, or one of its own, was killed from outside; also if it handed over,
+        which is no fault either.
         """
         killed = self.signal == signal.SIGKILL and not self.out_of_memory
         return killed or self.code == EXIT_CHILD_KILLED or self.has_handed_over

@@ -40,7 +40,7 @@ class LocalForms:
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
 
     async def check(self, form: StructuredOutputs, principal: str) -> None:
-        """See `FormChecker`. Cancellation waits for the end of the check."""
+        """Check in a thread. Cancellation waits for the end of the check."""
         await trio.to_thread.run_sync(check_grammar, form, limiter=self._limiter)
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -62,7 +62,7 @@ class FormClient:
     _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
 
     async def check(self, form: StructuredOutputs, principal: str) -> None:
-        """See `FormChecker`. No checkpoint if the form is known. Cancellation: it is left."""
+        """Ask the form process. No checkpoint if the form is known. Cancellation: it checks on."""
         verdict = self.queue.verdict(form, trio.current_time())
         if verdict is None:
             check = self.queue.handle_wanted(form, principal)

@@ -111,7 +111,7 @@ async def main(child: ChildFds, make_calls: Callable[[], Calls] = forked_calls) 
 
 @attrs.define(eq=False)
 class FormProcess:
-    """What this process is made of. See `Watchable`."""
+    """Parts of this process; a `Watchable`."""
 
     init: FormsInit
     control: ControlChannel
@@ -218,20 +218,16 @@ class FormProcess:
 
     # ---- as those see it who watch
 
-    def begin(self) -> None:
-        """See `Watchable`."""
+    def begin(self) -> None: ...
 
     def sample(self) -> bool:
-        """See `Watchable`."""
         return False
 
     async def look(self) -> list[Row]:
-        """See `Watchable`."""
         row = {"place": self._name, "pid": os.getpid(), "facts": self._facts()}
         return [row | {"tasks": self._tasks.look()}]
 
     def series(self, *, is_whole: bool) -> dict[str, object]:
-        """See `Watchable`."""
         return {}
 
     @property

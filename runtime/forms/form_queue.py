@@ -26,7 +26,7 @@ CHECKS_OF_PRINCIPAL_MAX = CHECKS_MAX // 2
 WAITING_OF_PRINCIPAL_MAX = 64
 WAITING_MAX = 256
 CRASHES_MAX = 2
-# As long as a prompt that ended engines is refused (`processes.quarantine`).
+# The time for which a prompt that ended engines is refused (`processes.quarantine`), too.
 CRASHED_S = 600.0
 # Ends from outside that one check survives: some are killed by the dozen, none for ever.
 LOSSES_MAX = 16
@@ -36,7 +36,7 @@ VERDICTS_MAX = 1024
 
 @attrs.frozen
 class Verdict:
-    """What is known of a form: `refusal` is empty for one that is served. Valid before `until`."""
+    """Verdict on a form: `refusal` is empty for one that is served. Valid before `until`."""
 
     refusal: str = ""
     until: float = float("inf")
@@ -49,7 +49,7 @@ class Verdict:
 
 @attrs.define(eq=False)
 class FormCheck:
-    """One form that is to be checked, or is, for `waiters` requests. `ended` once."""
+    """Check of a form, under way or waiting, for `waiters` requests. `ended` once."""
 
     digest: bytes
     form: StructuredOutputs
@@ -60,7 +60,7 @@ class FormCheck:
     crashes: int = 0
     losses: int = 0
     ended: bool = False
-    # None at its end: no process could be had for it.
+    # The verdict; None at its end: no process could be had for it.
     verdict: Verdict | None = None
 
 
@@ -80,7 +80,7 @@ class FormQueue:
     _last_id: int = attrs.field(default=0, init=False)
 
     def verdict(self, form: StructuredOutputs, now: float) -> Verdict | None:
-        """What is known of this form; None: it is to be checked."""
+        """Verdict on this form; None: it is to be checked."""
         digest = digest_of(form)
         found = self._verdicts.get(digest)
         if found is None or found.until <= now:
@@ -106,7 +106,7 @@ class FormQueue:
         return check
 
     def handle_left(self, check: FormCheck) -> None:
-        """One request less waits; a check that is under way goes on, as its verdict is kept."""
+        """Note that a request waits no more; a check under way goes on, as its verdict is kept."""
         check.waiters -= 1
         if not check.waiters and not check.check_id and not check.ended:
             queue = self._waiting[check.principal]
@@ -116,7 +116,7 @@ class FormQueue:
             self._end(check)
 
     def next_checks(self) -> list[CheckForm]:
-        """What is to be sent now, to a process that is there."""
+        """Checks to send now, to a process that is there."""
         due: list[CheckForm] = []
         for principal in list(self._waiting):
             while principal in self._waiting and self._has_room(principal):

@@ -34,24 +34,24 @@ RETRY_SPREAD = 0.5
 RETRY_AFTER_MAX_S = 60.0
 # A principal may hold so many times of what is free.
 FREE_SHARES = 4
-# One that has sent nothing for so long has no share kept for it.
+# Time after which a principal that has sent nothing has no share kept for it.
 REMEMBERED_S = 600.0
 # Principals that are remembered: a program that embeds a runtime names them as it likes.
 PRINCIPALS_MAX = 1024
 
 # First tokens that make a rate.
 STARTS_MIN = 8
-# Those of the first second of a queue found free rows: they say nothing of how rows become free.
+# Starts in a queue's first second found free rows: they say nothing of how rows become free.
 FREE_ROWS_S = 1.0
 # First tokens that the rate is of: several times what a batch holds, as those that began together
 # end together.
 STARTS_MAX = 256
-# So many ahead are no queue, however long each takes: a few long prompts on a slow machine.
+# Fewer requests ahead are no queue, however long each takes: a few long prompts, a slow machine.
 AHEAD_MIN = 16
 
 
 def ignore_load() -> None:
-    """For frontends whose load is not reported."""
+    """Ignore load: for frontends that do not report it."""
 
 
 @attrs.define(eq=False)
@@ -73,7 +73,7 @@ class ExpectedWait:
     _starts: deque[float] = attrs.field(factory=lambda: deque(maxlen=STARTS_MAX), init=False)
 
     def handle_admitted(self, principal: str, now: float) -> None:
-        """One more waits."""
+        """Count a request that waits."""
         if not self._total:
             self._starts.clear()
             self._since = now
@@ -81,7 +81,7 @@ class ExpectedWait:
         self._waiting[principal] += 1
 
     def handle_begun(self, principal: str, now: float) -> None:
-        """Its first token has come."""
+        """Count a request's first token."""
         self.handle_left(principal)
         if not self._starts and now < self._since + FREE_ROWS_S:
             return
@@ -90,7 +90,7 @@ class ExpectedWait:
         self._starts.append(now)
 
     def handle_left(self, principal: str) -> None:
-        """It ended before its first token."""
+        """Count a request that ended before its first token."""
         assert self._waiting[principal] > 0
         self._total -= 1
         self._waiting[principal] -= 1
@@ -124,7 +124,7 @@ class ExpectedWait:
 
 @attrs.define
 class _Held:
-    """What one principal holds, and when it last asked."""
+    """Load of a principal, and when it last asked."""
 
     active_requests: int = 0
     queued_tokens: int = 0
@@ -133,7 +133,7 @@ class _Held:
 
 @attrs.define(eq=False)
 class Ticket:
-    """What one request is charged with, from the begin of the block that it opens to its end."""
+    """Charge for one request, from the begin of the block that it opens to its end."""
 
     _admission: "Admission"
     # About so many prompt tokens; what it is charged with when the block begins.
@@ -183,7 +183,7 @@ class Ticket:
         self._held.active_requests += choices
 
     def _count_tokens(self, tokens: int) -> None:
-        """So many instead of those that are counted."""
+        """Count so many tokens instead of those that are counted."""
         if tokens == self._tokens:
             return
         self._admission.queued_tokens += tokens - self._tokens
@@ -225,7 +225,7 @@ class Ticket:
         self._embeds_bytes = 0
 
     def release_tokens(self) -> None:
-        """It ended, or failed: nothing of its prompt is to be worked off. Again is a no-op."""
+        """Release the prompt's tokens, as the request ended or failed. Again is a no-op."""
         self._count_tokens(0)
         if self._waits:
             self._waits = False
@@ -277,7 +277,7 @@ class Admission:
         return Ticket(self, tokens, choices, principal, on_load)
 
     def held(self, principal: str) -> _Held:
-        """What a principal holds."""
+        """Load of a principal."""
         held = self._held.get(principal)
         if held is None:
             held = self._held[principal] = _Held(asked_at=self.clock())

@@ -55,7 +55,7 @@ class AdoptedStream:
 
     @property
     def generation(self) -> GenerationStream | None:
-        """Its output, made when it is first asked for; None if two lives have died of it.
+        """Output of the stream, made when it is first asked for; None if two lives have died of it.
 
         Raises `JournalUnreadable`.
         """
@@ -76,7 +76,7 @@ class AdoptedStream:
         return True
 
     def choices(self) -> Iterator[tuple[JournalChoice, RequestFlow]]:
-        """What its journal says of each choice, and the flow of that."""
+        """Journal and flow of each choice."""
         return zip(self._stream.choices, self._flows, strict=True)
 
     def fill(self) -> None:
@@ -89,17 +89,17 @@ class AdoptedStream:
 
     @property
     def name(self) -> str:
-        """As its API has named it."""
+        """Name that the API has given."""
         return self._stream.name
 
     @property
     def surface(self) -> str:
-        """Of its API."""
+        """Surface of the API that the client asked."""
         return self._stream.surface
 
     @property
     def admission(self) -> AdmissionRecord:
-        """What its API has noted of it, and its requests. Raises `JournalUnreadable`."""
+        """Admission of the stream, with its requests. Raises `JournalUnreadable`."""
         return self._stream.admission
 
     @property
@@ -109,17 +109,17 @@ class AdoptedStream:
 
     @property
     def said(self) -> bytes | None:
-        """What its API has noted of its end; None before that."""
+        """The API's note of the end; None before it."""
         return self._stream.said
 
     @property
     def size_bytes(self) -> int:
-        """Of its latest record, which is all of it when it has ended."""
+        """Size of the latest record, which is all of the stream when that has ended."""
         return self._stream.base_bytes
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[GenerationStream]:
-        """As `Frontend.generate`: leaving the block ends what has not ended."""
+        """Open the stream, as `Frontend.generate`: leaving the block ends what has not ended."""
         assert self.generation is not None
         try:
             yield self.generation
@@ -135,17 +135,17 @@ class AdoptedStream:
             self._ticket.__exit__()
 
     def forget(self) -> None:
-        """It cannot go on, and nothing is to be known of it."""
+        """Forget the stream, which cannot go on."""
         self.close()
         self._journal.forget(self.name)
         self.note_rebuilt()
 
     def note_rebuilding(self) -> None:
-        """From now on a death of this process by its own fault counts as one of this stream's."""
+        """Count a death of this process by its own fault as one of this stream's, from now on."""
         self._journal.note_rebuilding(self.name)
 
     def note_rebuilt(self) -> None:
-        """It did not end this process."""
+        """Note that the stream did not end this process."""
         self._journal.note_rebuilding(None)
 
 
@@ -209,7 +209,7 @@ def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) ->
     request = attrs.evolve(
         choice.request,
         attempt=choice.attempt,
-        # Of an earlier boot of the machine it may be later than now: others would go before it.
+        # The admission of an earlier boot may be later than now: others would go before it.
         admitted_ns=min(choice.request.admitted_ns, time.monotonic_ns()),
         output_token_ids=list(choice.token_ids),
         credit=flow.credit.credit,
@@ -234,9 +234,8 @@ def _fill(choice: JournalChoice, flow: RequestFlow) -> None:
 
 
 def _outputs_of(choice: JournalChoice) -> Iterator[RequestOutput]:
-    """What engines have said of it, each token's end with the token; and from where on they were of
-    other numerics.
-    """
+    """Outputs of engines for one choice, each token's end with the token; and from where on they
+    were of other numerics."""
     pieces = _pieces_of(choice)
     end, begin = choice.engine_end, 0
     for place, (count, logprobs) in enumerate(pieces):

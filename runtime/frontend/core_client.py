@@ -59,12 +59,12 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class CoreClient:
-    """All engines, as one frontend sees them."""
+    """Client of all engines in one frontend."""
 
     channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
-    # None where no life after this one is to go on with its streams.
+    # The journal; None if no later life is to go on with its streams.
     journal: Journal | None = None
     # The host's, for the time of admission; a simulated one in simulations.
     clock_ns: Callable[[], int] = time.monotonic_ns
@@ -195,7 +195,7 @@ class CoreClient:
         return lost
 
     def _engines_changed(self) -> None:
-        """Those that take work may be others: choose among them, and place what waits."""
+        """Choose among the engines that take work now, and place the waiting requests."""
         self._taking = self.engines.taking()
         self.balancer.set_engines(self._taking)
         expected = self.engines.expected(), self.engines.ranks()
@@ -257,7 +257,7 @@ class CoreClient:
             self.deliver(entry, entry.output_of(event))
 
     def announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
-        """Of these, those that were not placed at once: the timer and who asked hear of it."""
+        """Tell the timer, and readers of events, which of these were not placed at once."""
         waiting = [entry for entry in entries if entry.state.status is LedgerStatus.UNPLACED]
         if not waiting:
             return
@@ -316,7 +316,7 @@ class CoreClient:
         self.engines.handle_up(peer)
 
     def _handle_outputs(self, peer: Peer, outputs: StepOutputs, frame: Frame) -> Accepted:
-        """What counts is in the journal before any of it is offered, or sent along in a replay."""
+        """Journal outputs that count before any is offered, or sent along in a replay."""
         accepted = self.ledger.handle_outputs(peer, outputs, trio.current_time())
         if self.journal is not None and (accepted.tokens or accepted.outputs or accepted.refused):
             self.journal.append_message(

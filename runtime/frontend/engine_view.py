@@ -23,7 +23,7 @@ from .replay_policy import ReplayDecision
 
 @attrs.define(eq=False)
 class EngineView:
-    """All engines of one run, from one frontend."""
+    """Engines of one run, from one frontend."""
 
     membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
     # The longest request, in tokens, that all engines take which are there or may come back, as far
@@ -34,7 +34,7 @@ class EngineView:
     _met: set[Peer] = attrs.field(factory=set, init=False)
     _ready: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _draining: set[Peer] = attrs.field(factory=set, init=False)
-    # What those that were not given up said when they were ready last, in whichever life.
+    # The latest READY of each engine that was not given up, in whichever life.
     _latest: list[EngineReady] = attrs.field(factory=list, init=False)
 
     def handle_membership(self, membership: EngineMembership) -> dict[Peer, str] | None:
@@ -61,7 +61,7 @@ class EngineView:
         return {peer: self._cause_of(peer) for peer in sorted(gone)}
 
     def missing(self, peers: Iterable[Peer]) -> dict[Peer, str]:
-        """Those of these engines, which have been ready, that are gone, and what became of each."""
+        """Causes for those of these engines, which have been ready, that are gone."""
         return {peer: self._cause_of(peer) for peer in sorted(peers) if peer not in self._ready}
 
     def handle_up(self, peer: Peer) -> None:
@@ -70,15 +70,15 @@ class EngineView:
         self._met.add(peer)
 
     def handle_down(self, peer: Peer) -> None:
-        """Its link is down; it may come back."""
+        """Note that a link is down; it may come back."""
         self._linked.discard(peer)
 
     def handle_draining(self, peer: Peer) -> None:
-        """It refused a request for draining: it is not asked again before the next membership."""
+        """Note a refusal for draining: the engine is not asked again before the next membership."""
         self._draining.add(peer)
 
     def handle_forgotten(self, peer: Peer) -> None:
-        """It is gone, and its link with it."""
+        """Note that an engine is gone, and its link with it."""
         self._linked.discard(peer)
         self._met.discard(peer)
 
@@ -116,7 +116,7 @@ class EngineView:
         return member.epoch > peer.epoch or member.state is EngineState.FAILED
 
     def taking(self) -> dict[Peer, EngineReady]:
-        """Those that take work now, in order.
+        """Engines that take work now, in order.
 
         By the channel's own objects: what an engine says is compared by identity first.
         """
@@ -128,7 +128,7 @@ class EngineView:
         return frozenset(ready.numerics_id for ready in self._latest)
 
     def ranks(self) -> frozenset[int]:
-        """Those whose engine is there or may come back."""
+        """Ranks whose engine is there or may come back."""
         members = self.membership.engines
         return frozenset(each.rank for each in members if each.state is not EngineState.FAILED)
 

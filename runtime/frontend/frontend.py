@@ -31,7 +31,7 @@ from .request_flow import CreditWindow, RequestFlow, StreamCredit
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
-    """For the engine, which merges; stop strings and deadlines need each token here at once."""
+    """Time to merge at the engine: 0 if stop strings or a deadline need each token here at once."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
 
 
@@ -44,13 +44,13 @@ def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
 
 @attrs.define(eq=False)
 class Frontend:
-    """See `generation.Generator`."""
+    """Generator of this process; see `generation.Generator`."""
 
     settings: RuntimeSettings
     client: CoreClient
     inputs: InputProcessor
     admission: Admission
-    # What clients call the model.
+    # Clients' name for the model.
     model_name: str
     # Called whenever a request came or went.
     on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
@@ -64,17 +64,14 @@ class Frontend:
 
     @property
     def max_logprobs(self) -> int:
-        """See `Generator`."""
         return self.inputs.max_logprobs
 
     @property
     def model_created_at(self) -> int:
-        """See `Generator`."""
         return self.inputs.created_at
 
     @property
     def sampling_defaults(self) -> SamplingParams:
-        """See `Generator`."""
         return self.inputs.defaults
 
     @asynccontextmanager
@@ -181,25 +178,20 @@ class Frontend:
     async def tokenize(
         self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
     ) -> list[int]:
-        """See `generation.Generator`."""
         return await self.inputs.tokenize(
             prompt, add_special_tokens=add_special_tokens, principal=principal
         )
 
     async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
-        """See `generation.Generator`."""
         return await self.inputs.detokenize(token_ids, principal=principal)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """See `generation.Generator`."""
         return self.inputs.tokenizer.token_bytes(token_ids)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """See `generation.Generator`."""
         return self.inputs.tokenizer.token_strings(token_ids)
 
     def tokenizer_info(self) -> dict[str, object]:
-        """See `generation.Generator`."""
         return self.inputs.info()
 
     def health(self) -> Health:
@@ -243,12 +235,12 @@ class Frontend:
 
 
 def states_of(flows: Iterable[RequestFlow]) -> list[RequestState]:
-    """Of each choice that is in flight, as its ledger goes on to have it."""
+    """States of the choices in flight, as the ledger goes on to have them."""
     entries = [flow.client.ledger.get(flow.request_id) for flow in flows]
     return [entry.state for entry in entries if entry is not None]
 
 
-# What the integers of the wire hold.
+# Limits of the wire's integers.
 PRIORITY_MAX = 2**63 - 1
 CREDIT_MAX = 2**63 - 1
 # Token ids of all choices together: some 16 MiB on their way, and as much at an engine.
@@ -301,7 +293,7 @@ def _check_unicode(name: str, text: str) -> None:
 
 
 def split_choices(request: AddRequest) -> list[AddRequest]:
-    """One for each choice, in order; `request` itself if there is only one.
+    """Requests for each choice, in order; `request` itself if there is only one.
 
     They are named after it, and it is their `parent`. They share all but their number, on which the
     sampler's draws depend: with one seed they differ, and each is the same wherever and however

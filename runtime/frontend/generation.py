@@ -25,18 +25,18 @@ from .output_collector import ChoicesCollector, OutputCollector, OutputListener
 
 
 class ChoiceFlow(Protocol):
-    """Where the outputs of one choice come from: `request_flow.RequestFlow`, or a test's."""
+    """Source of one choice's outputs: `request_flow.RequestFlow`, or a test's."""
 
     @property
     def collector(self) -> OutputCollector:
-        """Where outputs wait."""
+        """Collector of the outputs that wait."""
 
     def handle_consumed(self, token_count: int) -> float:
-        """So many output tokens were taken in all; returns from how many on to call again."""
+        """Note the count of all tokens taken; returns the count at which to call again."""
 
     @property
     def client_credit(self) -> int | None:
-        """All that the client has granted; None where there is no limit."""
+        """Tokens that the client has granted in all; None where there is no limit."""
 
     def handle_granted(self, tokens: int) -> None:
         """The client allows so many tokens more."""
@@ -50,10 +50,10 @@ class ChoiceFlow(Protocol):
 
 @attrs.frozen
 class GenerationFacts:
-    """What came of a request so far, all choices together."""
+    """Facts of a request so far, all choices together."""
 
     usage: Usage
-    # From its admission; None before the first token, or where a part of that was in another life.
+    # Seconds from admission; None before the first token, or if a part was in another life.
     first_token_s: float | None = None
     # How often a choice went on at another engine, as its own was gone.
     replays: int = 0
@@ -70,17 +70,17 @@ class GenerationStream:
     """
 
     request_id: str
-    # Of a prompt of embeddings: 0 for each token.
+    # 0 for each token of a prompt of embeddings.
     prompt_token_ids: list[int]
-    # Of each choice, in order.
+    # A flow for each choice, in order.
     flows: Sequence[ChoiceFlow]
     # Whatever has no end at this time (trio's clock) ends by `FinishReason.DEADLINE`.
     deadline: float = math.inf
 
-    # Where outputs of all choices are taken from.
+    # Outputs of all choices are taken from here.
     collector: OutputCollector | ChoicesCollector = attrs.field(init=False)
     choices: list[GenerationChoice] = attrs.field(init=False)
-    # As the ledger has each choice.
+    # The ledger's state of each choice.
     states: Sequence[RequestState] = attrs.field(default=(), init=False)
     # The text of what is taken is kept in `choices`.
     _is_kept: bool = attrs.field(default=True, init=False)
@@ -102,12 +102,12 @@ class GenerationStream:
 
     @property
     def token_ids(self) -> list[int]:
-        """All output tokens so far, of the first choice."""
+        """Output tokens so far, of the first choice."""
         return self.choices[0].token_ids
 
     @property
     def logprobs(self) -> Logprobs | None:
-        """One for each of `token_ids`, if asked for."""
+        """Logprobs of `token_ids`, if asked for."""
         return self.choices[0].logprobs
 
     @property
@@ -132,7 +132,7 @@ class GenerationStream:
 
     @property
     def prompt_logprobs(self) -> Logprobs | None:
-        """Of the prompt's tokens but the first, if asked for; known with the first token."""
+        """Logprobs of the prompt but its first token, if asked for; come with the first output."""
         return self.flows[0].collector.prompt_logprobs
 
     @property
@@ -142,7 +142,7 @@ class GenerationStream:
 
     @property
     def facts(self) -> GenerationFacts:
-        """Of this moment; final once the iteration has ended."""
+        """Facts of this moment; final once the iteration has ended."""
         times = [each.first_token_s for each in self.states if each.first_token_s is not None]
         replays = max((each.replays for each in self.states), default=0)
         return GenerationFacts(self.usage, min(times, default=None), replays)
@@ -228,7 +228,7 @@ class GenerationStream:
 
     @property
     def client_credit(self) -> int | None:
-        """All that the client has granted so far; None where there is no limit."""
+        """Tokens that the client has granted so far; None where there is no limit."""
         return self.flows[0].client_credit
 
     def grant(self, tokens: int) -> None:
@@ -276,7 +276,7 @@ class Generator(Protocol):
 
     @property
     def sampling_defaults(self) -> SamplingParams:
-        """What the model's makers advise, for parameters that a request leaves out."""
+        """Advice of the model's makers, for parameters that a request leaves out."""
 
     def generate(
         self,
@@ -325,7 +325,7 @@ class Generator(Protocol):
         """The text of token ids, special tokens included. Raises as `tokenize`."""
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """What each token stands for, special ones too; b"" for an id that the model lacks."""
+        """Bytes of each token, special ones too; b"" for an id that the model lacks."""
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """How the vocabulary spells each token; "" for an id that it does not have."""

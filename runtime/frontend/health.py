@@ -48,7 +48,7 @@ class FrontendStatistics:
     output_tokens_total: int = 0
     # Outputs that the ledger did not accept, {reason: count}.
     outputs_refused_total: dict[str, int] = attrs.field(factory=dict)
-    # What went amiss on the links to engines, {kind: count}.
+    # Mishaps on the links to engines, {kind: count}.
     link_mishaps_total: dict[str, int] = attrs.field(factory=dict)
     # Requests' times, still being counted.
     latencies: Latencies = attrs.field(factory=Latencies)

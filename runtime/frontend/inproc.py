@@ -26,13 +26,13 @@ from .core_client import CoreClient
 
 # By name, not by import: this floor knows an engine's public face only.
 ENGINE_MODULE = "triolet.engine.process.inproc"
-# What is done by processes, by the fields of the settings that ask for it.
+# Fields of the settings that ask for processes.
 _OF_PROCESSES = ("spare_engines", "spare_frontends", "frontends")
 _OF_WORKERS = ("workers", "record_steps", "null_step_s")
 
 
 def make_mesh() -> MemoryMesh:
-    """What carries messages between a frontend and engines of one process."""
+    """Make the mesh of a frontend and engines in one process."""
     return MemoryMesh(Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND))
 
 

@@ -74,8 +74,8 @@ class Latencies:
     decode: Histogram = attrs.field(factory=_of_requests)
     prompt_tokens: Histogram = attrs.field(factory=_of_lengths)
     output_tokens: Histogram = attrs.field(factory=_of_lengths)
-    # From the last token before a stream was sent again to the first one after that, and from a
-    # frontend's end to the first token that its next life gave.
+    # Seconds from the last token before a stream was sent again to the first one after that, and
+    # from a frontend's end to the first token that its next life gave.
     gaps_of_engines: Histogram = attrs.field(factory=_of_gaps)
     gaps_of_frontends: Histogram = attrs.field(factory=_of_gaps)
 

@@ -63,20 +63,20 @@ _NOT_HEARD: Final = -math.inf
 
 @attrs.define(eq=False)
 class Ledger:
-    """All requests in flight of one frontend. Bounded by admission."""
+    """Requests in flight of one frontend. Bounded by admission."""
 
     # Under which it owns its home: engines know that by rank, so later owners must not repeat it.
     term: int = attrs.field(default=0, kw_only=True)
     # Requests between two engines, or before the first.
     replays: ReplayPolicy = attrs.field(factory=ReplayPolicy, kw_only=True)
-    # All others.
+    # Requests that an engine has.
     placed: PlacedRequests = attrs.field(factory=PlacedRequests, init=False)
 
     # How many outputs were refused, by reason.
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
     # How many requests ended, by their end.
     ended: Counter[LedgerStatus] = attrs.field(factory=Counter, init=False)
-    # Of the finished ones: those that had all the tokens they may have.
+    # Finished requests that had all the tokens they may have.
     ended_by_length: int = attrs.field(default=0, init=False)
     latencies: Latencies = attrs.field(factory=Latencies, init=False)
     # Attempts beyond requests' first, those to other engines, and of these the inexact ones.
@@ -89,7 +89,7 @@ class Ledger:
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
     # When each engine's last message came; streams that had a token in it have the same object.
     _heard_at: dict[Peer, float] = attrs.field(factory=dict, init=False)
-    # Of the message that is being applied: an index was not next, an engine has queued a request.
+    # Facts of the message that is being applied: an index was not next, an engine queued a request.
     _out_of_order: bool = attrs.field(default=False, init=False)
     _queued: bool = attrs.field(default=False, init=False)
 
@@ -105,7 +105,7 @@ class Ledger:
         return self._entries.get(request_id)
 
     def placement(self, request_id: str) -> Placement:
-        """Where a request in flight is."""
+        """Engine and attempt of a request in flight."""
         return self._entries[request_id].placement()
 
     def entries(self) -> Iterable[LedgerEntry]:
@@ -132,7 +132,7 @@ class Ledger:
     def handle_add_waiting(
         self, request: AddRequest, error: EngineError, now: float, sink: RequestSink | None = None
     ) -> LedgerEntry:
-        """As `handle_add`, without an engine: it waits for one, or ends with the error."""
+        """Add a request without an engine: it waits for one, or ends with the error."""
         entry = self._write_down(request, now, sink)
         entry.state.handle_lost(now)
         self.replays.handle_lost(entry, error, now)

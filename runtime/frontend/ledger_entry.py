@@ -36,7 +36,7 @@ from .latencies import Latencies
 
 
 class LedgerStatus(enum.Enum):
-    """One of these at any time; the last three are ends."""
+    """Status of a request; the last three are ends."""
 
     PLACED = "placed"  # sent to an engine, no token since
     STREAMING = "streaming"  # tokens come
@@ -54,7 +54,7 @@ END_OF_REASON: Final = {
     FinishReason.ABORT: LedgerStatus.ABORTED,
     FinishReason.ERROR: LedgerStatus.FAILED,
 }
-# What may follow each status; nothing follows an end.
+# Statuses that may follow each; nothing follows an end.
 TRANSITIONS: Final = {
     LedgerStatus.PLACED: _ENDS | {LedgerStatus.STREAMING, LedgerStatus.UNPLACED},
     LedgerStatus.STREAMING: _ENDS | {LedgerStatus.STREAMING, LedgerStatus.UNPLACED},
@@ -78,7 +78,7 @@ class StateObserver(Protocol):
 
 @attrs.define(eq=False)
 class RequestState:
-    """One request's status and the times that metrics and deadlines are made of (seconds)."""
+    """Status of a request, and its times for metrics and deadlines (seconds)."""
 
     created_at: float
     status: LedgerStatus = attrs.field(default=LedgerStatus.PLACED, init=False)
@@ -86,7 +86,7 @@ class RequestState:
     entered_at: float = attrs.field(init=False)
     # False if a part of it passed in another life of its frontend.
     is_measured: bool = attrs.field(default=True, init=False)
-    # Of the whole request, whatever engine brought it; infinite until there is one.
+    # The whole request's, whatever engine brought it; infinite until there is one.
     first_token_at: float = attrs.field(default=math.inf, init=False)
     # How often it was sent again.
     replays: int = attrs.field(default=0, init=False)
@@ -117,7 +117,7 @@ class RequestState:
         self._move(LedgerStatus.STREAMING, now)
 
     def handle_lost(self, now: float) -> None:
-        """Its engine is gone or refused it, and the request is to go on elsewhere."""
+        """Note that the engine is gone or refused the request, which is to go on elsewhere."""
         self._move(LedgerStatus.UNPLACED, now)
 
     def handle_placed(self, now: float) -> None:
@@ -144,7 +144,7 @@ class RequestState:
 
 
 class RequestSink(Protocol):
-    """Where one request's accepted outputs go; never waits, and ignores what comes after an end."""
+    """Sink of a request's accepted outputs; never waits, and ignores what comes after an end."""
 
     @property
     def request_id(self) -> str:
@@ -165,7 +165,7 @@ class RequestSink(Protocol):
 
 
 class Numerics(Protocol):
-    """What tokens are computed with: an engine's READY says it, and a journal."""
+    """Numerics of tokens, as an engine's READY has them, and a journal."""
 
     @property
     def numerics_id(self) -> str:
@@ -178,21 +178,21 @@ class Numerics(Protocol):
 
 @attrs.define(eq=False)
 class LedgerEntry:
-    """One request that has not ended."""
+    """Request that has not ended."""
 
-    # As it was added; attempt, tokens and credit have moved on since.
+    # The request as added; attempt, tokens and credit have moved on since.
     request: AddRequest
     state: RequestState
     attempt: int  # 0 before the first
-    # None between two engines, and before the first.
+    # The engine; None between two, and before the first.
     peer: Peer | None
     credit: int | None
-    # All output tokens that count, those the request began with included; the sink's own list.
+    # Output tokens that count, those the request began with included; the sink's own list.
     token_ids: list[int]
-    # None where the ledger is used alone, and once the sink has failed.
+    # The sink; None if the ledger is used alone, and once it has failed.
     sink: RequestSink | None = None
-    # What its tokens are computed with, "" before the first engine has it, and whether that gives
-    # the same ones again.
+    # Numerics of its tokens, "" before the first engine has it, and whether they give the same ones
+    # again.
     numerics_id: str = ""
     is_bitwise: bool = True
     is_replayed: bool = False  # in this life of its frontend
@@ -200,7 +200,7 @@ class LedgerEntry:
     token_at: float = math.inf
     # A life of its frontend before this one began it, and no token has come since.
     is_adopted: bool = False
-    # Its form comes from a journal, and no life of this frontend has checked it yet.
+    # The form comes from a journal, and no life of this frontend has checked it yet.
     awaits_check: bool = False
     # Which engine had it last, if one had in this life.
     left: Peer | None = None
@@ -214,7 +214,7 @@ class LedgerEntry:
 
     @classmethod
     def begin(cls, request: AddRequest, now: float, sink: RequestSink | None) -> "LedgerEntry":
-        """Of a request that no engine has yet."""
+        """Begin a request that no engine has yet."""
         token_ids = list(request.output_token_ids) if sink is None else sink.token_ids
         assert token_ids == request.output_token_ids
         return cls(request, RequestState(now), 0, None, request.credit, token_ids, sink)
@@ -245,7 +245,7 @@ class LedgerEntry:
         self.attempts = int(peer is not None)
 
     def handle_placed(self, attempt: int, peer: Peer, ready: Numerics | None) -> None:
-        """It goes to this engine; without `ready`, to one that computes as the last one did."""
+        """Note the request's engine; without `ready`, it computes as the last one did."""
         self.is_replayed = self.attempt != 0
         self.attempts += 1
         self.attempt, self.peer = attempt, peer
@@ -276,12 +276,12 @@ class LedgerEntry:
         self.token_at = now
 
     def handle_events(self, events: Iterable[RequestEvent]) -> None:
-        """What its engine does with it."""
+        """Note events at the engine."""
         for event in events:
             self.is_queued = event.kind is RequestEventKind.QUEUED
 
     def count_end(self, latencies: Latencies, now: float) -> None:
-        """It has ended; without tokens it took no time."""
+        """Count the end; a request without tokens took no time."""
         state, tokens = self.state, len(self.token_ids)
         latencies.prompt_tokens.observe(len(self.request.prompt_token_ids))
         latencies.output_tokens.observe(tokens)
@@ -297,7 +297,7 @@ class LedgerEntry:
         """The ADD of the present attempt, with the tokens and the credit so far."""
         sampling = self.request.sampling
         if self.token_ids and sampling.prompt_logprobs is not None:
-            # They came with the first token.
+            # The prompt's logprobs came with the first token.
             sampling = attrs.evolve(sampling, prompt_logprobs=None)
         return attrs.evolve(
             self.request,
@@ -311,7 +311,7 @@ class LedgerEntry:
         )
 
     def output_of(self, event: RequestEvent) -> RequestOutput:
-        """What hands this event, which no engine said, to its sink."""
+        """Output that hands an event, which no engine sent, to the sink."""
         return RequestOutput(
             request_id=self.request.request_id,
             attempt=self.attempt,
@@ -321,13 +321,13 @@ class LedgerEntry:
         )
 
     def recall(self) -> "Send":
-        """What asks its engine, in whose queue it is, to give it back; not a second time."""
+        """Message that asks the engine for a request in its queue back; not a second time."""
         assert self.is_queued
         self.is_queued = False
         return self._abort(if_queued=True)
 
     def abort(self) -> "Send | None":
-        """What tells its engine to end the present attempt; None if no engine has it."""
+        """Message that tells the engine to end the present attempt; None if no engine has it."""
         return None if self.peer is None else self._abort()
 
     def _abort(self, *, if_queued: bool = False) -> "Send":
@@ -336,7 +336,7 @@ class LedgerEntry:
         return Send(self.peer, AbortRequests([key], if_queued))
 
     def check_invariants(self) -> None:
-        """It has not ended, and is at an engine or waits for one."""
+        """Assert that it has not ended, and is at an engine or waits for one."""
         self.state.check_invariants()
         assert not self.state.ended
         assert (self.peer is None) == (self.state.status is LedgerStatus.UNPLACED)
@@ -361,13 +361,12 @@ class Send:
 
 @attrs.frozen
 class Accepted:
-    """What counts of a message: entries with one token more each, and all that is not just that.
+    """Parts of a message that count: entries with one token more each, and outputs that say more.
 
-    By entry and not by name: an id may be used again before all of this is delivered.
-    `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
-    that a RESYNC asks for what is. `refused`: the engine drains, or was asked to give these back,
-    and has not begun them; they wait for another one now. `queued`: some wait in the engine's
-    queue, and another one may have less to do.
+     By entry and not by name: an id may be used again before all of this is delivered.
+    `out_of_order`: an index was not next. The link is to be broken, so that a RESYNC asks for it.
+    `refused`: the engine drains, or was asked to give these back, and has not begun them; they wait
+    for another one now. `queued`: some wait in the engine's queue, and another may have less to do.
     """
 
     tokens: list[LedgerEntry]

@@ -34,7 +34,7 @@ COMPARED_MAX = 8
 class _Candidate:
     peer: Peer
     statistics: EngineStatistics | None = None
-    # What a waiting request of that snapshot weighs beyond itself.
+    # Weight of a waiting request of that snapshot beyond itself.
     pressure: float = 0.0
     # Requests of this frontend in flight that the snapshot counts; others were sent later.
     counted: int = 0
@@ -51,12 +51,12 @@ class LeastLoaded:
     _candidates: dict[Peer, _Candidate] = attrs.field(factory=dict, init=False)
     # The same, to be drawn from.
     _drawn_from: list[_Candidate] = attrs.field(factory=list, init=False)
-    # Where a scan of all begins: one further each time, so that equals take turns.
+    # Beginning of a scan of all: one further each time, so that equals take turns.
     _start: int | None = attrs.field(default=None, init=False)
 
     @property
     def engines(self) -> list[Peer]:
-        """Those that take work now."""
+        """Engines that take work now."""
         return list(self._candidates)
 
     def set_engines(self, peers: Iterable[Peer]) -> None:

@@ -75,7 +75,7 @@ class OutputSource:
                 return output
 
     def take_nowait(self) -> GenerationOutput | None:
-        """What is there, or None while nothing is."""
+        """Take an output that is there, or None while none is."""
         raise NotImplementedError
 
     def _wake(self, is_end: bool) -> None:
@@ -98,10 +98,10 @@ class OutputCollector(OutputSource):
     # Makes text of plain tokens when they are taken.
     decoder: TextDecoder
     only_when_finished: bool = False
-    # All output tokens, in the ledger's own list; what is put must be in it already.
+    # The output tokens, in the ledger's own list; what is put must be in it already.
     token_ids: list[int] = attrs.field(factory=list)
 
-    # What came with the first token: how much of the prompt was cached, and its logprobs.
+    # Facts that came with the first token: how much of the prompt was cached, and its logprobs.
     cached_tokens: int = attrs.field(default=0, init=False)
     prompt_logprobs: Logprobs | None = attrs.field(default=None, init=False)
     # An end or an error was put, or the reader has gone: what is put now goes nowhere.
@@ -121,7 +121,7 @@ class OutputCollector(OutputSource):
     # ---- the writer's side
 
     def put_tokens(self, count: int = 1) -> None:
-        """So many more of `token_ids` count, and nothing is to be said but their text."""
+        """Put so many more of `token_ids`, with nothing to say but their text."""
         if self.finished:
             return
         self._put += count
@@ -170,7 +170,7 @@ class OutputCollector(OutputSource):
         return sum(len(output.token_ids) for output in self._waiting) + self._put - self._settled
 
     def take_nowait(self) -> GenerationOutput | None:
-        """All that is there up to the next event, merged; None when there is nothing yet.
+        """Take all outputs up to the next event, merged; None when there is none yet.
 
         Raises what `fail` was given, once everything before it was taken; `ClosedResourceError`
         after `close`.
@@ -215,7 +215,7 @@ class OutputCollector(OutputSource):
         return merge(outputs)
 
     def check_invariants(self) -> None:
-        """What can be taken is announced, and no reader sleeps on it."""
+        """Assert that what can be taken is announced, and no reader sleeps on it."""
         waits = bool(self._waiting) or self._put > self._settled
         assert self._settled <= self._put <= len(self.token_ids)
         assert self.finished or self._error is None
@@ -259,7 +259,7 @@ class ChoicesCollector(OutputSource):
         self._wake(True)
 
     def take_nowait(self) -> GenerationOutput | None:
-        """What one choice has, merged up to its next event; None when there is nothing yet.
+        """Take the outputs of one choice, merged up to its next event; None when there is none yet.
 
         Raises what `OutputCollector.take_nowait` does, of any choice.
         """
@@ -294,7 +294,7 @@ class _ChoiceListener:
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
-    """One output that says what these say one after the other; at least one."""
+    """Merge outputs, at least one, into one that says the same."""
     last = outputs[-1]
     return GenerationOutput(
         text="".join([output.text for output in outputs]),

@@ -20,16 +20,16 @@ _NONE: Final[dict[int, LedgerEntry]] = {}
 
 @attrs.define(eq=False)
 class PlacedRequests:
-    """Those of one frontend, by engine and attempt, which name one; in the order of placing."""
+    """Requests of one frontend, by engine and attempt, which name one; in the order of placing."""
 
     _of: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
 
     def of(self, peer: Peer) -> Mapping[int, LedgerEntry]:
-        """What this engine has, by attempt."""
+        """Requests of this engine, by attempt."""
         return self._of.get(peer, _NONE)
 
     def peers(self) -> list[Peer]:
-        """Who has requests."""
+        """Engines that have requests."""
         return list(self._of)
 
     def count(self, peer: Peer, *, up_to: int | None = None) -> int:
@@ -45,11 +45,11 @@ class PlacedRequests:
         return any(attempt in entries for entries in self._of.values())
 
     def queued(self) -> list[LedgerEntry]:
-        """What still waits in the queue of its engine, by what engines say."""
+        """Requests that still wait in the queue of their engine, by what engines say."""
         return [each for placed in self._of.values() for each in placed.values() if each.is_queued]
 
     def add(self, entry: LedgerEntry) -> None:
-        """Its engine has it from now on, as its attempt, which is the newest of all."""
+        """Add a request under its engine and its attempt, which is the newest of all."""
         assert entry.peer is not None
         self._of.setdefault(entry.peer, {})[entry.attempt] = entry
 

@@ -70,14 +70,13 @@ class ReplayPolicy:
         expected: frozenset[str] = frozenset(),
         ranks: frozenset[int] = frozenset(),
     ) -> None:
-        """These take work from now on; `expected` ids, of `ranks`, belong to what may come back
-        besides.
-        """
+        """Note the engines that take work now; `expected` ids, of `ranks`, may come back
+        besides."""
         self._engines = dict(engines)
         self._expected, self._ranks = expected, ranks
 
     def handle_lost(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
-        """Its engine is gone, or has lost it: it waits, or `decide` ends it."""
+        """Note that an engine is gone, or has lost the request: it waits, or `decide` ends it."""
         entry.lost_at, entry.lost_by = now, error
         self._waiting[entry] = None
 
@@ -89,13 +88,12 @@ class ReplayPolicy:
         self._waiting[entry] = None
 
     def handle_gone(self, entry: LedgerEntry) -> None:
-        """It has an engine again, or has ended; harmless if it did not wait."""
+        """Note that a request has an engine again, or has ended; harmless if it did not wait."""
         self._waiting.pop(entry, None)
 
     def decide(self, now: float, queued: Iterable[LedgerEntry] = ()) -> list[ReplayDecision]:
-        """For each that need not wait any more, in the order in which they have their turns; and
-        where each of these, which wait in the queue of an engine, would go on as exactly.
-        """
+        """Decide on each request that need not wait any more, in the order of their turns; and
+        where each of `queued`, which wait in the queue of an engine, would go on as exactly."""
         decisions: list[ReplayDecision | None] = []
         for entry in sorted([*self._waiting, *queued], key=_turn):
             if entry.peer is None:
@@ -107,7 +105,7 @@ class ReplayPolicy:
         return [decision for decision in decisions if decision is not None]
 
     def unchecked(self) -> list[LedgerEntry]:
-        """Those whose forms are to be checked first, in the order in which they were lost."""
+        """Requests whose forms are to be checked first, in the order in which they were lost."""
         return [entry for entry in self._waiting if entry.awaits_check]
 
     def next_deadline(self) -> float:
@@ -133,7 +131,7 @@ class ReplayPolicy:
         return Fail(entry, self._error_of(entry)) if is_late else None
 
     def _allowed(self, entry: LedgerEntry, *, any_rank: bool) -> Mapping[Peer, EngineReady]:
-        """Where it may go: to its rank first, if it names one."""
+        """Engines that a request may go to: first those of its rank, if it names one."""
         rank = entry.request.engine
         if rank is None:
             return self._engines

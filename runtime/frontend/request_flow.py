@@ -1,4 +1,4 @@
-"""One choice of one request in the frontend: accepted tokens in, text out, credit and end back.
+"""A request's choice in the frontend: accepted tokens in, text out, credit and end back.
 
 Two halves meet in the `OutputCollector`, and no task stands between them:
 
@@ -63,7 +63,7 @@ class CreditWindow:
         return self.credit - self.window + max(1, self.window // 2)
 
     def handle_consumed(self, index: int) -> int | None:
-        """All items below `index` are consumed. Returns the new credit to send, or None.
+        """Note that all items below `index` are consumed. Returns the new credit to send, or None.
 
         An index that is not new (a repeat, an overtaken report) changes nothing.
         """
@@ -75,7 +75,7 @@ class CreditWindow:
         return target
 
     def check_invariants(self) -> None:
-        """For fuzzers: the producer is never stuck, never further ahead than the window."""
+        """Assert that the producer is never stuck, never further ahead than the window."""
         assert self.credit <= self.consumed + self.window
         assert self.credit > self.consumed + self.window - max(1, self.window // 2)
 
@@ -85,7 +85,7 @@ class StreamCredit:
     """Credit of one request: the lower of its window and its client's grants; None is no limit."""
 
     window: CreditWindow | None
-    # All that the client has granted so far.
+    # Tokens that the client has granted so far.
     granted: int | None = None
 
     # The last credit that was sent; the first goes with the ADD. None: to the end.
@@ -98,7 +98,7 @@ class StreamCredit:
         self.grants_at = math.inf if self.window is None else self.window.grants_at
 
     def handle_consumed(self, index: int) -> int | None:
-        """All tokens below `index` were taken. Returns the new credit to send, or None."""
+        """Note that all tokens below `index` were taken; returns the new credit to send, if any."""
         if self.window is None or self.window.handle_consumed(index) is None:
             return None
         self.grants_at = self.window.grants_at
@@ -116,7 +116,7 @@ class StreamCredit:
         return self._update()
 
     def check_invariants(self) -> None:
-        """What was sent is what the limits allow."""
+        """Assert that what was sent is what the limits allow."""
         assert self.credit == self._allowed()
         assert self.grants_at == (math.inf if self.window is None else self.window.grants_at)
 
@@ -135,9 +135,8 @@ class StreamCredit:
 
 @attrs.define(eq=False)
 class RequestFlow:
-    """What `CoreClient` puts outputs into (a `RequestSink`), and what `GenerationStream` reads from
-    and steers (a `ChoiceFlow`).
-    """
+    """Flow of a choice: the `RequestSink` of `CoreClient`, and the `ChoiceFlow` of
+    `GenerationStream`."""
 
     client: CoreClient
     processor: OutputProcessor
@@ -155,13 +154,13 @@ class RequestFlow:
 
     @property
     def token_ids(self) -> list[int]:
-        """Where the ledger writes."""
+        """List that the ledger writes to."""
         return self.collector.token_ids
 
     # ---- from the engine
 
     def put_token(self) -> None:
-        """One token more was written down; it becomes text when it is taken."""
+        """Put a token that was written down; it becomes text when it is taken."""
         if self._is_plain:
             self.collector.put_tokens()
             return
@@ -208,16 +207,13 @@ class RequestFlow:
     # ---- from the reader
 
     def handle_consumed(self, token_count: int) -> float:
-        """So many output tokens were taken in all: the engine may go further.
-
-        Returns from how many on this is to be called again.
-        """
+        """Let the engine go further, as so many tokens were taken in all; returns the count at
+        which to call again."""
         self._grant(self.credit.handle_consumed(token_count))
         return self.credit.grants_at
 
     @property
     def client_credit(self) -> int | None:
-        """See `generation.ChoiceFlow`."""
         return self.credit.granted
 
     def handle_granted(self, tokens: int) -> None:

@@ -37,18 +37,18 @@ _parent: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def set_traceparent(value: str) -> None:
-    """What this task, and those that it starts, admit from now on is below this span."""
+    """Put what this task, and tasks that it starts, admit from now on below this span."""
     _parent.set(value)
 
 
 def traceparent() -> str:
-    """What `set_traceparent` was given; "" if nothing."""
+    """Value of `set_traceparent`; "" if none."""
     return _parent.get()
 
 
 @attrs.frozen
 class TraceIds:
-    """Of one request: its trace, its own span, and the one above it ("" for none)."""
+    """Ids of a request's trace, of its own span, and of the one above it ("" for none)."""
 
     trace_id: str
     span_id: str
@@ -56,7 +56,7 @@ class TraceIds:
 
     @classmethod
     def of_text(cls, text: str) -> "TraceIds | None":
-        """What `str` made; None for anything else."""
+        """Parse the text that `str` makes; None for anything else."""
         found = _TRACE.fullmatch(text)
         return None if found is None else cls(found[1], found[2], found[3] or "")
 
@@ -66,7 +66,7 @@ class TraceIds:
 
 @attrs.frozen(kw_only=True)
 class TraceSpan:
-    """One that has ended, as OpenTelemetry has it; `error` is not empty if it failed."""
+    """Span that has ended, as OpenTelemetry has it; `error` is not empty if it failed."""
 
     ids: TraceIds
     name: str
@@ -150,11 +150,11 @@ class RequestTrace:
         self._begun_here_s = self.began_s
 
     def handle_adopted(self, admitted_s: float) -> None:
-        """It was admitted then, by another life."""
+        """Note when another life admitted the request."""
         self.began_s = admitted_s
 
     def handle_move(self, before: LedgerStatus, since: float, now: float) -> None:
-        """Its status was `before` since then, and is another now."""
+        """Note that the status was `before` since then, and is another now."""
         entry, status = self.entry, self.entry.state.status
         if before is LedgerStatus.STREAMING:
             end_s = now if entry.state.ended else entry.token_at

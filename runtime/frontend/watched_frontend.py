@@ -18,7 +18,7 @@ from .ledger_entry import LedgerEntry, LedgerStatus
 
 # Lines that a page can show. The oldest are followed, those that come when there is room too.
 STREAMS_MAX = 128
-# What viewers call a status; else by its own name.
+# Viewers' names of a status; else its own.
 WAITING = {LedgerStatus.PLACED: "waiting"}
 
 
@@ -29,11 +29,11 @@ class _Followed:
     entry: LedgerEntry
     tokens: Buckets
     start: int
-    # What was said of it last, beside counts.
+    # Facts said last, beside counts.
     said: dict[str, Any] = attrs.field(factory=dict)
 
     def news(self, now: int, *, is_whole: bool) -> dict[str, Any]:
-        """What there is to say, its id included; nothing when there is nothing new."""
+        """Changed facts, the id included; nothing when there are none."""
         entry, state = self.entry, self.entry.state
         facts: dict[str, Any] = {
             "start": self.start,
@@ -85,7 +85,7 @@ class WatchedFrontend:
         return len(self.ledger) > 0
 
     def _follow(self) -> None:
-        """Those that are not followed yet, as long as there is room."""
+        """Follow requests that are not followed yet, as long as there is room."""
         now, now_s = now_ms(), trio.current_time()
         for entry in self.ledger.entries():
             if len(self._followed) >= STREAMS_MAX:
@@ -99,7 +99,7 @@ class WatchedFrontend:
                 self._followed[entry] = _Followed(entry, tokens, start)
 
     def series(self, *, is_whole: bool) -> dict[str, Any]:
-        """What is new of the streams, or all of it; those that have ended are said once."""
+        """Changes of the streams, or all of it; those that have ended are said once."""
         now = now_ms()
         news = [each.news(now, is_whole=is_whole) for each in self._followed.values()]
         self._followed = {

@@ -59,11 +59,11 @@ _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"[0-9A-Za-z-]{1,128}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# What the hub is asked before anything is downloaded; its own library waits as long.
+# Time for the hub's answers before anything is downloaded; its own library waits as long.
 ASK_S = 10.0
 # The library writes pieces of 10 MB: of a smaller file there is nothing or all.
 RESUMED_BYTES_MIN = 16 * 2**20
-# As often as a terminal's bars are worth drawing.
+# How often a terminal's bars are worth drawing.
 PROGRESS_S = 0.1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -108,7 +108,7 @@ class CachedSnapshot:
 
 @attrs.frozen
 class HubDownload:
-    """One order, carried out by `fetch`. `report` is called from the same thread."""
+    """Order that `fetch` carries out. `report` is called from the same thread."""
 
     order: FetchOrder
     report: Report
@@ -139,7 +139,7 @@ class HubDownload:
         return self._fetched(info.sha)
 
     def _cached(self, why: str) -> FolderFetched:
-        """What is there of the revision, without the hub."""
+        """Find the revision in the cache, without the hub."""
         commit = self.order.revision
         try:
             commit = (self.storage / "refs" / commit).read_text().strip()
@@ -285,7 +285,7 @@ class ProgressBar:
         self._next_s = 0.0
 
     def update(self, count: int) -> None:
-        """So many bytes more, or fewer."""
+        """Count so many bytes more, or fewer."""
         self._done += count
         if (now := time.monotonic()) >= self._next_s:
             self._next_s = now + PROGRESS_S

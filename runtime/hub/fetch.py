@@ -37,7 +37,7 @@ from .messages import (
 from .model_name import HubModel
 
 MODULE = "triolet.runtime.hub.download_process"
-# Of the hub's library and its HTTP client: tokens, caches, mirrors, proxies, certificates.
+# Variables of the hub's library and its HTTP client: tokens, caches, proxies, certificates.
 VARIABLES = (
     *("HF_", "HUGGING", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("SSL_CERT_", "REQUESTS_CA_", "CURL_CA_"),
@@ -78,7 +78,7 @@ async def fetch_model(
 
 
 async def _fetch(order: FetchOrder, on_event: OnEvent) -> FetchedModel:
-    """One process's life. Raises `ProcessDied` if it dies, or was stopped and therefore killed."""
+    """Fetch in one process. Raises `ProcessDied`, also if it was stopped and therefore killed."""
     name = order.repository
     spec = ProcessSpec("download", MODULE, environment=selected(os.environ, VARIABLES))
     async with open_process(spec, ladder=LADDER) as process:

@@ -5,7 +5,7 @@ import attrs
 
 @attrs.frozen
 class FetchOrder:
-    """What to fetch. `any_architecture`: also of a model whose architecture is not supported."""
+    """Order to fetch a model. `any_architecture`: also if its architecture is not supported."""
 
     repository: str
     revision: str
@@ -14,7 +14,7 @@ class FetchOrder:
 
 @attrs.frozen
 class FileProgress:
-    """So much of a file is there."""
+    """Share of a file that is there."""
 
     file: str
     fraction: float
@@ -31,7 +31,7 @@ class FileFetched:
 
 @attrs.frozen
 class FolderFetched:
-    """All files are there: in which folder, of which commit.
+    """Folder with all files, and their commit.
 
     `remark` says why the hub was not asked, if it was not.
     """

@@ -37,7 +37,7 @@ from .records import (
 )
 from .streams import JournalStreams
 
-# Of old disks; a multiple of it is written whole or not at all by all others.
+# Sector of old disks; all others write a multiple of it wholly or not at all.
 SECTOR_BYTES: Final = 512
 DISK_REBUILDING_AT: Final = 3 * SECTOR_BYTES
 DISK_HEADER_BYTES: Final = 4 * SECTOR_BYTES
@@ -53,19 +53,19 @@ class DiskFile(Protocol):
     """A file, of which any number of bytes may be there."""
 
     def load(self, position: int, size: int) -> bytes:
-        """As many of these bytes as there are. Raises `OSError`."""
+        """Load these bytes, as far as there are any. Raises `OSError`."""
 
     def size(self) -> int:
-        """Of the file. Raises `OSError`."""
+        """Size of the file. Raises `OSError`."""
 
     def write(self, position: int, data: bytes) -> None:
-        """All of it. Raises `OSError`."""
+        """Write these bytes, all of them. Raises `OSError`."""
 
     def truncate(self, size: int) -> None:
         """Make it as large. Raises `OSError`."""
 
     def sync(self) -> None:
-        """What was written is on the disk afterwards. Blocks. Raises `OSError`."""
+        """Sync everything written to the disk. Blocks. Raises `OSError`."""
 
     def free(self, begin: int, end: int) -> None:
         """Give the space between back. May block. Raises `OSError`."""
@@ -73,25 +73,25 @@ class DiskFile(Protocol):
 
 @attrs.frozen
 class Checkpoint:
-    """Where records begin, as of a life in this boot of the machine."""
+    """Beginning of the records, as of a life in this boot of the machine."""
 
     number: int
     begin: int
     boot: bytes
 
     def encode(self) -> bytes:
-        """As it stands in its sector."""
+        """Encode the checkpoint for its sector."""
         body = _CHECKPOINT.pack(self.number, self.begin, self.boot)
         return _CRC.pack(crc32c(body)) + body
 
     @property
     def position(self) -> int:
-        """Of its sector: the other one has the checkpoint before."""
+        """Position of its sector: the other one has the checkpoint before."""
         return (1 + self.number % 2) * SECTOR_BYTES
 
     @classmethod
     def of(cls, sector: bytes) -> Self | None:
-        """None if it is not whole."""
+        """Decode a sector; None if it is not whole."""
         body = sector[_CRC.size : _CRC.size + _CHECKPOINT.size]
         if len(body) < _CHECKPOINT.size or _CRC.unpack_from(sector)[0] != crc32c(body):
             return None
@@ -107,7 +107,7 @@ def fresh_disk_journal(home: int, boot: bytes, segment_bytes: int = SEGMENT_BYTE
 
 
 def read_disk_header(file: DiskFile) -> tuple[JournalHeader, Checkpoint]:
-    """What a file says of itself. Raises `JournalUnreadable`, `OSError`."""
+    """Read a file's header and latest checkpoint. Raises `JournalUnreadable`, `OSError`."""
     data, size = file.load(0, DISK_HEADER_BYTES), file.size()
     header = JournalHeader.of(data[:HEADER_BYTES])
     sectors = [data[place * SECTOR_BYTES :][:SECTOR_BYTES] for place in (1, 2)]
@@ -119,7 +119,7 @@ def read_disk_header(file: DiskFile) -> tuple[JournalHeader, Checkpoint]:
         raise JournalUnreadable(f"the journal begins at {checkpoint.begin}")
     (rebuilding,) = _WORD.unpack_from(data, DISK_REBUILDING_AT)
     begin = checkpoint.begin
-    # Where the size was lost, so are the records.
+    # Records are lost if the file's size was.
     fill = max(size, begin)
     return attrs.evolve(header, begin=begin, fill=fill, rebuilding=rebuilding), checkpoint
 
@@ -146,7 +146,7 @@ class DiskJournal:
     file: DiskFile
     boot: bytes
     header: JournalHeader
-    # As it is in the file, synced or not.
+    # The checkpoint in the file, synced or not.
     _checkpoint: Checkpoint
     # Called when something is stored after all was synced.
     on_unsynced: Callable[[], None] = attrs.field(default=lambda: None, init=False)
@@ -165,7 +165,7 @@ class DiskJournal:
 
     @classmethod
     def read(cls, file: DiskFile, boot: bytes) -> tuple[Self, JournalContents]:
-        """All that the file has, to go on behind it. Raises `JournalUnreadable`, `OSError`."""
+        """Read the whole file, to go on behind it. Raises `JournalUnreadable`, `OSError`."""
         header, checkpoint = read_disk_header(file)
         walk = RecordWalk(file, header.begin, header.fill)
         contents = read_into(header, walk, JournalStreams())
@@ -177,7 +177,6 @@ class DiskJournal:
     # ---- what the writer says
 
     def load(self, position: int, size: int) -> bytes:
-        """As many of these bytes as there are. Raises `OSError`."""
         return self.file.load(position, size)
 
     def store(self, position: int, data: bytes) -> None:
@@ -203,18 +202,18 @@ class DiskJournal:
             self._note_unsynced()
 
     def free(self, begin: int, end: int) -> None:
-        """It follows from `begin`, when that is synced."""
+        """Free this range once the checkpoint that follows it is synced."""
 
     # ---- syncing
 
     def begin_sync(self) -> SyncOrder:
-        """What is to be carried out now, while more may be stored. One at a time."""
+        """Begin a sync of what is there now, while more may be stored. One at a time."""
         self.is_synced = True
         begin = self._checkpoint.begin
         return SyncOrder(self._begin, self._freed, begin - begin % self.header.segment_bytes)
 
     def end_sync(self, order: SyncOrder) -> None:
-        """It was carried out. Raises `OSError`."""
+        """Note that a sync was carried out. Raises `OSError`."""
         self._freed = max(self._freed, order.free_end)
         checkpoint = self._checkpoint
         if order.begin > checkpoint.begin or checkpoint.boot != self.boot:

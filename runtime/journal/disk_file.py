@@ -24,7 +24,7 @@ from .writer import JournalLimits, JournalWriter
 
 logger = logging.getLogger(__name__)
 BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
-# For the last records, when this process ends in order; a disk that takes longer hangs.
+# Time for the last records, when this process ends in order; a disk that takes longer hangs.
 LAST_SYNC_S = 1.0
 
 
@@ -35,15 +35,13 @@ class JournalDiskFile:
     fd: int
 
     def load(self, position: int, size: int) -> bytes:
-        """As many of these bytes as there are. Raises `OSError`."""
         return os.pread(self.fd, size, position) if position < self.size() else b""
 
     def size(self) -> int:
-        """Of the file."""
         return os.fstat(self.fd).st_size
 
     def write(self, position: int, data: bytes) -> None:
-        """All of it: a full disk may take a part, and refuses the rest. Raises `OSError`."""
+        """Write all of it: a full disk may take a part, and refuses the rest. Raises `OSError`."""
         done = os.pwrite(self.fd, data, position)
         while done < len(data):
             done += os.pwrite(self.fd, data[done:], position + done)
@@ -62,7 +60,7 @@ class JournalDiskFile:
 
 
 def boot_id() -> bytes:
-    """Of this boot of the machine; where it cannot be had, one that no other is equal to."""
+    """Id of this boot of the machine; an id that equals no other where it cannot be had."""
     try:
         return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))
     except (OSError, ValueError):
@@ -143,7 +141,7 @@ class JournalSync:
 async def open_disk_journal(
     fd: int, term: int, limits: JournalLimits, sync_s: float
 ) -> AsyncIterator[Journal]:
-    """As `open_journal`, of a file, which is synced `sync_s` after something was written.
+    """Open a journal in a file, which is synced `sync_s` after something was written.
 
     Raises `JournalUnreadable`, `OSError`.
     """

@@ -50,7 +50,7 @@ def seal(
 
 @attrs.define(eq=False)  # a frozen class takes three times as long to make
 class RecordHead:
-    """What precedes a record's payload."""
+    """Head of a record, before its payload."""
 
     crc: int
     payload_bytes: int
@@ -61,7 +61,7 @@ class RecordHead:
 
     @classmethod
     def of(cls, data: memoryview) -> Self:
-        """Of a record's first bytes."""
+        """Decode a record's first bytes."""
         size, number, term, epoch, rank, kind = _HEAD.unpack_from(data, _CRC.size)
         return cls(_CRC.unpack_from(data)[0], size, number, term, engine_peer(rank, epoch), kind)
 

@@ -42,23 +42,23 @@ from .writer import JournalLimits, JournalMemory, JournalStatistics, JournalWrit
 
 logger = logging.getLogger(__name__)
 
-# Of the value that names `_lacking`; no name of a stream or of an API's value has a space in front.
+# Suffix of the value that names `_lacking`; no stream or other value has a space in its name.
 LACKING = " lacking"
 # Written as one record; a successor that finds them still has bounds of its own.
 PASSING_MAX = 16
 
 
 class TokenSink(Protocol):
-    """Where a choice's output tokens are."""
+    """List of a choice's output tokens."""
 
     @property
     def token_ids(self) -> list[int]:
-        """All that count so far, and later ones when they do."""
+        """Tokens that count so far, and later ones when they do."""
 
 
 @attrs.define(kw_only=True)  # a frozen class takes three times as long to make
 class AdmissionNote:
-    """What an API wants to find again of a request, by its name: see `AdmissionRecord`."""
+    """Note that an API makes of a request, to find it again by name: see `AdmissionRecord`."""
 
     name: str
     surface: str
@@ -72,20 +72,20 @@ class Journal:
     """The streams of one frontend; of one that it does not have, what happens is ignored."""
 
     writer: JournalWriter
-    # Whether it was read to its end.
+    # Whether the journal was read to its end.
     is_whole: bool = True
-    # Streams that may have had more, which their clients may have seen, when it last was not: each
-    # until it is over, through all lives that adopt it.
+    # Streams whose last records may be missing since a life in which `is_whole` was False, although
+    # clients may have seen them: each until its end, through all lives that adopt it.
     _lacking: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    # Those that have not ended, and before `handle_adopted` all that there are.
+    # Streams that have not ended; before `handle_adopted` the ended ones, too.
     _streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
     _choices: dict[str, JournalChoice] = attrs.field(factory=dict, init=False)
-    # What the API keeps beside them.
+    # Values that the API keeps beside the streams.
     _values: dict[str, NamedValue] = attrs.field(factory=dict, init=False)
-    # Ids of choices that are not over and whose every step is written down; without any, messages
-    # of engines are not. One that is over has all of it in records already, however long it stays.
+    # Ids of choices that are not over: while there are any, messages of engines are appended. A
+    # choice that is over is in records already, however long it stays.
     _open: set[str] = attrs.field(factory=set, init=False)
-    # Ended ones that are to be forgotten, of which nothing is written yet.
+    # Ended streams to forget, of which nothing is written yet.
     _passing: list[str] = attrs.field(factory=list, init=False)
     _is_given_up: bool = attrs.field(default=False, init=False)
     # Why it was given up; empty while it is not.
@@ -93,7 +93,7 @@ class Journal:
 
     @classmethod
     def resume(cls, writer: JournalWriter, contents: JournalContents) -> "Journal":
-        """With the streams that a life before has left."""
+        """Resume with the streams that a life before has left."""
         journal = cls(writer, not contents.fault)
         for name, stream in contents.streams.streams.items():
             if stream.load is not None:  # by then it may lie elsewhere
@@ -121,7 +121,7 @@ class Journal:
     # ---- a stream
 
     def streams(self) -> list[JournalStream]:
-        """Those that have not ended; of a life before the ended ones too, until it is adopted."""
+        """Streams that have not ended; of a life before the ended ones too, until it is adopted."""
         return list(self._streams.values())
 
     def handle_adopted(self) -> None:
@@ -173,7 +173,7 @@ class Journal:
             raise
 
     def end(self, name: str, said: bytes) -> None:
-        """All of it has ended, and this is what its API wants known of that."""
+        """End a stream, and record what its API wants known of that."""
         stream = self._streams.get(name)
         if stream is None or stream.said is not None:
             return
@@ -193,7 +193,7 @@ class Journal:
             self._append(Deletion(held))
 
     def forget_soon(self, name: str) -> None:
-        """As `forget`, with some others in one record: until then a successor finds it."""
+        """Forget a stream, with some others in one record: until then a successor finds it."""
         self._passing.append(name)
         if len(self._passing) == PASSING_MAX:
             self.forget()
@@ -201,7 +201,7 @@ class Journal:
     # ---- what the API keeps beside streams
 
     def values(self) -> dict[str, bytes]:
-        """All by name, the oldest first."""
+        """Values by name, the oldest first."""
         return {name: record.value for name, record in self._values.items()}
 
     def keep_value(self, name: str, value: bytes) -> None:
@@ -214,14 +214,14 @@ class Journal:
         self._append(record)
 
     def forget_value(self, name: str) -> None:
-        """It is wanted no more."""
+        """Forget a value."""
         if self._values.pop(name, None) is not None:
             self._append(Deletion([name]))
 
     # ---- a choice
 
     def place(self, placement: Placement) -> None:
-        """It is about to be sent to this engine."""
+        """Record that a choice is about to be sent to this engine."""
         choice = self._choices.get(placement.request_id)
         if choice is not None:
             choice.handle_placed(placement)
@@ -235,7 +235,7 @@ class Journal:
             self._append_of(choice, ClientCredit(request_id, credit))
 
     def end_choice(self, request_id: str, reason: FinishReason) -> None:
-        """It ended here, and not by what its engine said."""
+        """End a choice here, not by a message of its engine."""
         choice = self._choices.get(request_id)
         if choice is not None and not choice.is_over:
             choice.end = ChoiceEnd(request_id=request_id, finish_reason=reason)
@@ -250,9 +250,8 @@ class Journal:
         outputs: Iterable[RequestOutput] = (),
         refused: Iterable[str] = (),
     ) -> None:
-        """What an engine sent, of which the ledger has accepted something: these whole outputs.
-
-        It drains and `refused` these. To be called before any of it is offered.
+        """Append an engine's message, of which the ledger has accepted `outputs`, before any of it
+        is offered. Drains both `outputs` and `refused`, which names the requests that it did not.
         """
         over: list[str] = []
         for output in outputs:
@@ -288,7 +287,7 @@ class Journal:
             self.give_up(error)
 
     def give_up(self, error: OSError) -> None:
-        """What is written is not kept: streams go on without. Harmless when repeated."""
+        """Write no more, as records cannot be kept: streams go on without. Idempotent."""
         if not self._is_given_up:
             self._give_up(error)
 

@@ -26,7 +26,7 @@ class Refusal(enum.StrEnum):
 
 
 class InFlight(Protocol):
-    """What an output is judged by."""
+    """Request in flight, as outputs are judged by it."""
 
     @property
     def attempt(self) -> int:
@@ -38,7 +38,7 @@ class InFlight(Protocol):
 
     @property
     def token_ids(self) -> list[int]:
-        """All that count."""
+        """Tokens that count."""
 
 
 def judge(entry: InFlight | None, peer: Peer, output: RequestOutput) -> Refusal | None:

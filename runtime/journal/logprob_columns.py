@@ -12,13 +12,13 @@ import attrs
 
 from ...engine.messages import TokenLogprobs
 
-# Of an id, a logprob or a rank.
+# Bytes of an id, a logprob or a rank.
 _ITEM_BYTES = 4
 
 
 @attrs.define
 class _Run:
-    """As `TokenLogprobs`, but growing."""
+    """Growing `TokenLogprobs`."""
 
     width: int
     token_ids: bytearray = attrs.field(factory=bytearray)
@@ -37,14 +37,14 @@ class _Run:
 
 @attrs.define
 class LogprobColumns:
-    """Of successive tokens."""
+    """Logprobs of successive tokens."""
 
-    # One for each width in turn: a request has one.
+    # A run for each width in turn: a request has one.
     _runs: list[_Run] = attrs.field(factory=list)
 
     @classmethod
     def of(cls, parts: Iterable[TokenLogprobs]) -> "LogprobColumns":
-        """These, one after the other."""
+        """Join these, one after the other."""
         columns = cls()
         for part in parts:
             columns.append(part)
@@ -55,7 +55,7 @@ class LogprobColumns:
         return sum(map(len, self._runs))
 
     def append(self, more: TokenLogprobs) -> None:
-        """Those of the next tokens."""
+        """Append the logprobs of the next tokens."""
         if not self._runs or self._runs[-1].width != more.width:
             self._runs.append(_Run(more.width))
         run = self._runs[-1]
@@ -64,9 +64,7 @@ class LogprobColumns:
         run.ranks += more.ranks
 
     def parts(self, cut: int | None = None) -> list[tuple[int, TokenLogprobs]]:
-        """All of them with the count of their tokens, in as few parts as may be; the token at `cut`
-        begins one.
-        """
+        """Parts with the count of their tokens, as few as may be; the token at `cut` begins one."""
         found, begin = [], 0
         for run in self._runs:
             end = begin + len(run)

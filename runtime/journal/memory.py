@@ -50,7 +50,6 @@ class JournalFile:
     fd: int
 
     def load(self, position: int, size: int) -> bytes:
-        """Of the file, as much as there is. Raises `OSError`."""
         return os.pread(self.fd, size, position) if position < SIZE_BYTES else b""
 
 
@@ -92,7 +91,7 @@ class MappedJournal:
         return JournalFile(self.fd).load(position, size)
 
     def publish(self, position: int, value: int) -> None:
-        """One aligned word of the header."""
+        """Store an aligned word of the header."""
         self._words[position >> 3] = value
 
     def free(self, begin: int, end: int) -> None:

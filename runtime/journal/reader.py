@@ -37,13 +37,13 @@ NUMBER_MAX = 2**63
 
 @attrs.define(eq=False)  # a frozen class takes three times as long to make
 class Record:
-    """One good record: where it begins and ends, and what it says."""
+    """Good record, with its begin and end in the journal."""
 
     begin: int
     end: int
     number: int
     term: int
-    # Of a message: who sent it.
+    # The sender of a message.
     sender: Peer
     is_message: bool
     content: object
@@ -56,9 +56,9 @@ class RecordWalk:
     source: JournalSource
     position: int
     fill: int
-    # So much is loaded at a time.
+    # Bytes to load at a time.
     piece_bytes: int = SEGMENT_BYTES
-    # Of the last good record; terms never fall.
+    # The last good record's; terms never fall.
     number: int = attrs.field(default=0, init=False)
     term: int = attrs.field(default=0, init=False)
     # Why it stopped before the fill count; empty if it did not.
@@ -113,7 +113,7 @@ class RecordWalk:
         return head.is_of(record, self.position)
 
     def _view(self, size: int) -> memoryview:
-        """So many bytes from the position on; fewer where there are not as many."""
+        """View of so many bytes from the position on; fewer where there are not as many."""
         if size > self.fill - self.position:
             return memoryview(b"")
         first = self.position - self._piece_begin
@@ -126,7 +126,7 @@ class RecordWalk:
 
 @attrs.frozen(kw_only=True)
 class JournalContents:
-    """What a journal says; `end` is behind its last good record, `fault` why that is not `fill`."""
+    """Contents of a journal up to `end`; `fault` says why that is before `fill`."""
 
     header: JournalHeader
     streams: JournalStreams
@@ -141,7 +141,7 @@ class JournalContents:
 
 
 def read_journal(source: JournalSource) -> JournalContents:
-    """All of it. Raises `JournalUnreadable` where even the header is none."""
+    """Read a whole journal. Raises `JournalUnreadable` where even the header is none."""
     header = JournalHeader.of(source.load(0, HEADER_BYTES))
     reader = RecordWalk(source, header.begin, header.fill)
     streams = JournalStreams()
@@ -151,7 +151,7 @@ def read_journal(source: JournalSource) -> JournalContents:
 def read_into(
     header: JournalHeader, reader: RecordWalk, streams: JournalStreams
 ) -> JournalContents:
-    """What this reader finds, applied to these streams."""
+    """Apply this reader's records to these streams."""
     for record in reader.records():
         place = record.begin, record.end - record.begin
         if record.is_message:

@@ -33,7 +33,7 @@ from .envelope import JournalSource, RecordKind, engine_peer, load_record
 
 VERSION: Final = 1
 MAGIC: Final = b"triolet\x1a"
-# So much is given back at a time; a page-wise one would cost a system call every 4 KiB.
+# Bytes given back at a time; a page-wise one would cost a system call every 4 KiB.
 SEGMENT_BYTES: Final = 2**20
 _HEADER = struct.Struct("<8sIII")
 _CRC = struct.Struct("<I")
@@ -63,7 +63,7 @@ class JournalUnreadable(Exception):
 
 @attrs.frozen(kw_only=True)
 class JournalHeader:
-    """What a journal says of itself. What is written later, as it was when it was read."""
+    """Header of a journal. Fields that are written later are as they were when it was read."""
 
     home: int
     segment_bytes: int = SEGMENT_BYTES
@@ -80,7 +80,7 @@ class JournalHeader:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """Of a journal's first bytes. Raises `JournalUnreadable`."""
+        """Decode a journal's first bytes. Raises `JournalUnreadable`."""
         if len(data) < HEADER_BYTES:
             raise JournalUnreadable(f"{len(data)} bytes are no journal")
         magic, version, segment_bytes, home = _HEADER.unpack_from(data)
@@ -99,7 +99,7 @@ class JournalHeader:
 
 
 def rebuilding_word(term: int, name: str) -> int:
-    """What the header says while this stream is rebuilt in this term. Never 0.
+    """Word of the header while this stream is rebuilt in this term. Never 0.
 
     The stream goes by its name, since a snapshot moves its base while it is rebuilt.
     """
@@ -119,7 +119,6 @@ class EngineLife:
 
     @property
     def peer(self) -> Peer:
-        """As links name it."""
         return engine_peer(self.rank, self.epoch)
 
 
@@ -183,7 +182,7 @@ class AdmissionRecord:
 
     @classmethod
     def of(cls, name: str, choices: list[AddRequest], **rest: object) -> Self:
-        """With the prompt in the first choice alone."""
+        """Make the record of these choices, with the prompt in the first one alone."""
         bare = [attrs.evolve(each, prompt_token_ids=[], prompt_embeds=None) for each in choices[1:]]
         return cls(name=name, requests=[*choices[:1], *bare], **rest)  # type: ignore[arg-type]
 
@@ -231,7 +230,7 @@ class EngineEnd:
 
 @attrs.define(kw_only=True)
 class ChoiceSnapshot:
-    """All that records have said of one choice."""
+    """Summary of a choice's records."""
 
     attempt: int = 0
     engine: EngineLife | None = None
@@ -249,10 +248,10 @@ class ChoiceSnapshot:
 
 @attrs.define(kw_only=True)
 class Snapshot:
-    """All of a stream so far. It takes the place of every earlier record of it.
+    """Summary of a stream, which takes the place of every earlier record of it.
 
-    With `said` the whole of it has ended here: that is what the API keeps of how, in a form of its
-    own. Its prompt is not needed any more.
+    With `said`, the API's own note of how it ended, the stream has ended, and its prompt is not
+    needed any more.
     """
 
     admission: AdmissionRecord
@@ -272,7 +271,7 @@ class Snapshot:
 
 @attrs.frozen
 class AdmissionHead:
-    """Of an `AdmissionRecord` what says whose it is."""
+    """Identity of an `AdmissionRecord`'s stream."""
 
     name: str
     surface: str = ""
@@ -280,7 +279,7 @@ class AdmissionHead:
 
 @attrs.frozen(kw_only=True)
 class SnapshotHead:
-    """Of a `Snapshot` what is needed before its stream is read again: a twentieth of the cost."""
+    """Part of a `Snapshot` that is read before its stream is needed: a twentieth of the cost."""
 
     admission: AdmissionHead
     said: bytes | None = None
@@ -289,7 +288,7 @@ class SnapshotHead:
 
 @attrs.frozen
 class NamedValue:
-    """What the API keeps beside streams; a later one of this name takes its place."""
+    """Value that an API keeps beside streams; a later one of this name takes its place."""
 
     name: str
     value: bytes
@@ -313,7 +312,7 @@ _OWN: Final = Codec(
     limits=CodecLimits(bytes_max=PAYLOAD_BYTES_MAX - PACKING_BYTES_MAX),
 )
 _MESSAGES: Final = Codec(*ENGINE_TO_FRONTEND)
-# Of nearly every record, as `pack_frames` has it.
+# The beginning of nearly every record, as `pack_frames` has it.
 _ONE_FRAME: Final = struct.Struct("<IQ")
 # Before the fields of a snapshot in one frame.
 _SNAPSHOT_BEGIN: Final = bytes([_OWN.message_types.index(Snapshot)])
@@ -341,7 +340,7 @@ def decode_payload(kind: int, payload: memoryview) -> object:
 
 
 def ended_head(kind: int, payload: memoryview) -> SnapshotHead | None:
-    """Of the snapshot of a stream that has ended; None for what has to be decoded whole."""
+    """Head of an ended stream's snapshot; None for a record that has to be decoded whole."""
     begin = _ONE_FRAME.size
     if kind != RecordKind.OWN or payload[begin : begin + 1] != _SNAPSHOT_BEGIN:
         return None

@@ -25,7 +25,7 @@ from .records import (
 
 @attrs.define(eq=False)
 class JournalChoice:
-    """One choice of a stream, as far as its records go."""
+    """Choice of a stream, as far as its records go."""
 
     request: AddRequest
     token_ids: list[int] = attrs.field(factory=list)
@@ -36,7 +36,7 @@ class JournalChoice:
     bitwise: bool = True
     # How many tokens it had when an engine with another numerics id first went on with it, if any.
     inexact_from: int | None = None
-    # Of the tokens in order, where they were asked for.
+    # Logprobs of the tokens in order, if they were asked for.
     logprobs: LogprobColumns = attrs.field(factory=LogprobColumns)
     prompt_logprobs: TokenLogprobs | None = None
     cached_tokens: int = 0  # as the first engine said
@@ -54,7 +54,7 @@ class JournalChoice:
         return self.stream_ended or self.engine_end is not None or self.end is not None
 
     def handle_placed(self, record: Placement) -> None:
-        """It goes to this engine, or waits for one."""
+        """Note that the choice goes to this engine, or waits for one."""
         self.attempt, self.peer = record.attempt, None
         if record.engine is None:
             return
@@ -69,7 +69,7 @@ class JournalChoice:
         self.note(output)
 
     def note(self, output: RequestOutput) -> None:
-        """All of an output that counts but its tokens, which are in the list."""
+        """Note an output that counts, but for its tokens, which are in the list."""
         if output.first_index == 0 and output.token_ids:
             self.cached_tokens = output.cached_tokens
         if output.logprobs is not None:
@@ -86,7 +86,7 @@ class JournalChoice:
             )
 
     def snapshot(self) -> ChoiceSnapshot:
-        """All of it."""
+        """Summary of the choice."""
         peer = self.peer
         return ChoiceSnapshot(
             attempt=self.attempt,
@@ -107,12 +107,12 @@ class JournalChoice:
     def admitted(
         cls, record: AdmissionRecord, request: AddRequest, token_ids: list[int]
     ) -> "JournalChoice":
-        """As its admission says, before it is placed; its tokens are in this list."""
+        """Make a choice as admitted, before it is placed; its tokens are in this list."""
         return cls(request, token_ids, client_credit=record.client_credit)
 
     @classmethod
     def of(cls, request: AddRequest, said: ChoiceSnapshot) -> "JournalChoice":
-        """As a snapshot says."""
+        """Make a choice from a snapshot."""
         return cls(
             request=request,
             token_ids=list(said.token_ids),
@@ -132,14 +132,14 @@ class JournalChoice:
 
 @attrs.define(eq=False)
 class JournalStream:
-    """One client's request; of one that has ended, all but its name and end may be loaded later."""
+    """Request of a client; of one that has ended, all but name and end may be loaded later."""
 
     _admission: AdmissionRecord | AdmissionHead
     _choices: list[JournalChoice]
-    # Where its latest admission or snapshot begins, and the bytes of that: all before is not used.
+    # The latest admission's or snapshot's begin and bytes: everything before is not used.
     base: int = 0
     base_bytes: int = 0
-    # What was said of its end; None before it.
+    # The API's note of the end; None before it.
     said: bytes | None = None
     # Lives of the frontend that ended while they rebuilt it.
     rebuild_deaths: int = 0
@@ -148,30 +148,30 @@ class JournalStream:
 
     @property
     def name(self) -> str:
-        """As its API has named it."""
+        """Name that the API has given."""
         return self._admission.name
 
     @property
     def surface(self) -> str:
-        """See `AdmissionRecord`."""
+        """Surface of the API that the client asked."""
         return self._admission.surface
 
     @property
     def admission(self) -> AdmissionRecord:
-        """Its first record. Raises `JournalUnreadable`."""
+        """Admission of the stream. Raises `JournalUnreadable`."""
         self._load()
         assert isinstance(self._admission, AdmissionRecord)
         return self._admission
 
     @property
     def choices(self) -> list[JournalChoice]:
-        """What came of it. Raises `JournalUnreadable`."""
+        """Choices of the stream. Raises `JournalUnreadable`."""
         self._load()
         return self._choices
 
     @property
     def live_choices(self) -> list[JournalChoice]:
-        """Its choices until it has ended, and none then: nothing more is said of them."""
+        """Choices until the stream has ended, and none then: nothing more is said of them."""
         return self._choices if self.said is None else []
 
     def _load(self) -> None:
@@ -182,7 +182,7 @@ class JournalStream:
         self.handle_end(self.said)
 
     def handle_end(self, said: bytes) -> None:
-        """It has ended: no choice goes on, so that its prompt is not needed any more."""
+        """Note the stream's end: no choice goes on, so that its prompt is not needed any more."""
         self.said = said
         for choice in self._choices:
             choice.stream_ended, choice.peer = True, None
@@ -190,7 +190,7 @@ class JournalStream:
             choice.request.prompt_token_ids, choice.request.prompt_embeds = [], None
 
     def snapshot(self) -> Snapshot:
-        """All of it, as one record."""
+        """Summary of the stream, as one record."""
         return Snapshot(
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
@@ -200,5 +200,5 @@ class JournalStream:
 
 
 def choices_of(snapshot: Snapshot) -> list[JournalChoice]:
-    """As it says."""
+    """Choices of a snapshot."""
     return list(map(JournalChoice.of, snapshot.admission.choices(), snapshot.choices))

@@ -43,7 +43,7 @@ class JournalValue:
 
 @attrs.define(eq=False)
 class JournalStreams:
-    """All streams of a journal, and its values, by name, each in the order of their bases."""
+    """Streams of a journal, and its values, by name, each in the order of their bases."""
 
     streams: dict[str, JournalStream] = attrs.field(factory=dict, init=False)
     values: dict[str, JournalValue] = attrs.field(factory=dict, init=False)
@@ -108,7 +108,7 @@ class JournalStreams:
         self._keep(ended)
 
     def handle_message(self, sender: Peer, message: object) -> None:
-        """What an engine sent, the ledger's refusals included."""
+        """Apply an engine's message, the ledger's refusals included."""
         if not isinstance(message, StepOutputs):
             self.passed_over[type(message).__name__] += 1
             return
@@ -182,7 +182,7 @@ class JournalStreams:
         return not is_named and len(set(ids)) == len(ids) and not known
 
     def _handle_snapshot(self, record: Snapshot, base: int, base_bytes: int) -> None:
-        """It takes the place of all that came before, whether that is still there or not."""
+        """Replace all earlier records of a stream, whether they are still there or not."""
         name = record.admission.name
         if name in self.streams:
             self._delete(name)

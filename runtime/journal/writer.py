@@ -48,7 +48,7 @@ from .streams import JournalStreams
 # The journal grows by so much between two turns of cleaning, of which each writes as much as half
 # of that: some 0.1 ms of work at a time.
 TURN_BYTES = 64 * 1024
-# Of small streams, so many are cleaned at a turn.
+# Small streams to clean at a turn.
 TURN_STREAMS_MAX = 16
 # At most, of a token in a snapshot; of a logprob with its token and rank; and of the names of their
 # fields, as logprobs are one object.
@@ -61,7 +61,7 @@ _OWN: Final = RecordKind.OWN.value
 
 
 class JournalMemory(JournalSource, Protocol):
-    """Where a journal is. Stores become visible to others in the order in which they are made."""
+    """Memory of a journal. Stores become visible to others in the order in which they are made."""
 
     def store(self, position: int, data: bytes) -> None:
         """Write these bytes, in any order. Raises `OSError`, and then has changed nothing known."""
@@ -77,9 +77,9 @@ class JournalMemory(JournalSource, Protocol):
 class JournalLimits:
     """Bounds of a frontend's journal, in bytes."""
 
-    # Where admission refuses. What was admitted goes on: credit and lengths bound it.
+    # Size at which admission refuses. What was admitted goes on: credit and lengths bound it.
     bytes_max: int = attrs.field(default=256 * 2**20, validator=attrs.validators.ge(1))
-    # What one stream may need at its worst: as much as its prompts' embeddings and logprobs may.
+    # The most that one stream may need: as much as its prompts' embeddings and logprobs may.
     stream_bytes_max: int = attrs.field(default=128 * 2**20, validator=attrs.validators.ge(1))
     # The next life reads as much before it serves: some 30 ms a MiB on a busy machine.
     clean_above_bytes: int = attrs.field(default=8 * 2**20, validator=attrs.validators.ge(0))
@@ -109,14 +109,14 @@ class JournalWriter:
     segment_bytes: int
     term: int
     limits: JournalLimits = attrs.field(factory=JournalLimits)
-    # Of the last record, and where the next one begins.
+    # The last record's number, and where the next one begins.
     number: int = attrs.field(default=0, kw_only=True)
     end: int = attrs.field(kw_only=True)
-    # As published: nothing before it is needed.
+    # The published beginning: nothing before it is needed.
     begin: int = attrs.field(kw_only=True)
     # {name: base}, oldest first. (A plain dict takes long to its first item when many went.)
     _bases: OrderedDict[str, _Base] = attrs.field(factory=OrderedDict, init=False)
-    # Where the journal's end must be for the next turn of cleaning.
+    # The journal's end at which the next turn of cleaning is due.
     _turn_at: int = attrs.field(default=0, init=False)
 
     @classmethod
@@ -153,11 +153,11 @@ class JournalWriter:
 
     @property
     def used_bytes(self) -> int:
-        """From the oldest base to the end."""
+        """Bytes from the oldest base to the end."""
         return self.end - self._oldest()
 
     def append_message(self, sender: Peer, frame: Frame) -> None:
-        """What an engine sent, after the ledger has accepted it and before a token is offered.
+        """Append an engine's message that the ledger has accepted, before a token of it is offered.
 
         The hot path: once for each message. Raises `OSError`, and then nothing was appended.
         """
@@ -259,7 +259,7 @@ class JournalWriter:
             assert self._floor(self._oldest()) == self._floor(self.begin)
 
     def _rebase(self, name: str, begin: int) -> None:
-        """All of it is in the last record, which begins there."""
+        """Move a stream's base to the last record, which has all of it."""
         before = self._bases.pop(name, None)
         self._bases[name] = _Base(begin, self.end - begin)
         if before is not None or len(self._bases) == 1:
@@ -291,7 +291,7 @@ class JournalWriter:
         if worst > self.limits.stream_bytes_max:
             raise JournalStreamTooLarge(worst, self.limits.stream_bytes_max)
         if self.used_bytes + size > self.limits.bytes_max:
-            # As if it had grown: else a journal that nothing grows would stay full.
+            # Count the refusal as growth: else a journal that nothing grows would stay full.
             self._turn_at -= self.limits.turn_bytes
             raise Overloaded(limit="journal_bytes_max")
 
@@ -314,7 +314,7 @@ class JournalWriter:
 
 
 def _bases_of(streams: JournalStreams) -> list[tuple[str, _Base]]:
-    """Of all that was found, the oldest first."""
+    """Bases of everything found, the oldest first."""
     found = [
         *((name, _Base(each.base, each.base_bytes)) for name, each in streams.streams.items()),
         *((name, _Base(each.base, each.base_bytes)) for name, each in streams.values.items()),
@@ -323,7 +323,7 @@ def _bases_of(streams: JournalStreams) -> list[tuple[str, _Base]]:
 
 
 def _worst_bytes(request: AddRequest, prompt_tokens: int) -> int:
-    """What a choice's tokens and logprobs may take in a snapshot."""
+    """Bytes that a choice's tokens and logprobs may take in a snapshot."""
     sampling = request.sampling
     size = _TOKEN_BYTES * (sampling.max_tokens or 0)
     for logprobs, tokens in (

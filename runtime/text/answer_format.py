@@ -27,8 +27,8 @@ from .tool_formats import (
     tool_format_of,
 )
 
-# Of a prompt, where a template may have opened the reasoning: a mark of twenty characters may be
-# as many tokens.
+# Tokens at a prompt's end, where a template may have opened the reasoning: a mark of twenty
+# characters may be as many tokens.
 PROMPT_END_TOKENS = 32
 # White space between reasoning and a form that the answer must have.
 _SPACE_RULE = r"space: /[ \n]{1,4}/"
@@ -116,25 +116,25 @@ class AnswerParser:
 
 @attrs.frozen(eq=False)
 class AnswerFormat:
-    """Of one model. Without anything, its answers are text alone."""
+    """Format of a model's answers; by default they are text alone."""
 
     # How its reasoning is marked, if it is parted off; and how it writes calls.
     reasoning: ReasoningMarks | None = None
     tools: ToolFormat | None = None
-    # All of its answers are messages in channels.
+    # Every answer is messages in channels.
     is_harmony: bool = False
     # Why no tools are served, without a format.
     no_tools_reason: str = "this model has no chat template"
     # Marks that are tokens which no text of a grammar matches: {text: id}.
     mark_ids: Mapping[str, int] = attrs.field(factory=dict)
-    # Some of them are special tokens, whose text is usually skipped.
+    # Marks may be special tokens, whose text is usually skipped.
     has_special_marks: bool = False
     # The template looks at these variables.
     variables: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, info: Mapping[str, Any], reasoning_parser: str = REASONING_AUTO) -> Self:
-        """Of the model whose `tokenizer_info` this is."""
+        """Format of the model whose `tokenizer_info` this is."""
         template = info.get("chat_template")
         source: str = template if isinstance(template, str) else ""
         added: Mapping[str, Any] = info.get("added_tokens_decoder", {})
@@ -188,7 +188,7 @@ class AnswerFormat:
         is_open: bool,
         is_forced: bool = False,
     ) -> AnswerParser | None:
-        """Of one answer that may call these tools; None where there is nothing to part."""
+        """Parser of an answer that may call these tools; None where there is nothing to part."""
         calls = None
         if self.tools is not None and (tools or self.is_harmony):
             calls = self.tools.parser(tools)

@@ -105,7 +105,7 @@ class ArgumentsScanner:
     _escaped: bool = attrs.field(default=False, init=False)
 
     def push(self, text: str) -> tuple[str, int | None]:
-        """What to say of the new text, and where in it the object has ended, if it has."""
+        """Text to say of the new text, and where in it the object has ended, if it has."""
         said, begin = "", 0
         for place, character in enumerate(text):
             if self._in_string:

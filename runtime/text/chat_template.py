@@ -127,12 +127,12 @@ class ChatTemplate:
         except (TemplateTooCostly, MemoryError, OverflowError) as error:
             raise ChatTemplateTooCostly(_TOO_COSTLY) from error
         except (jinja2.TemplateError, *_TRIPS) as error:
-            # Its words may hold the prompt, which is never logged.
+            # The error's words may hold the prompt, which is never logged.
             logger.info("a chat template refused: %s", type(error).__name__)
             raise ChatTemplateRefused(_reason(error)) from error
 
 
-# Its templates refuse ids of calls that have not nine characters.
+# Mistral's templates refuse ids of calls that have not nine characters.
 _MISTRAL = "[TOOL_CALLS]"
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
 
@@ -156,18 +156,18 @@ def _short_id(call_id: object) -> str:
     return text if is_short else hashlib.sha256(text.encode()).hexdigest()[:9]
 
 
-# What expressions raise when a message has another shape than the template expects.
+# Errors of expressions when a message has another shape than the template expects.
 _TRIPS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-# Of what a template raises, the answer has so much.
+# Characters of a template's own error in the answer.
 RAISED_CHARACTERS_MAX = 500
-# Of JSON: characters for each level, and of a separator.
+# Limits of JSON: characters for each level, and of a separator.
 INDENT_MAX = 16
 
 
 class _Raised(jinja2.TemplateError):
-    """What a template raised itself, in its own words."""
+    """Error that a template raised itself, in its own words."""
 
 
 def _reason(error: Exception) -> str:

@@ -28,16 +28,16 @@ UNFINISHED_TOKENS_MAX = 4
 
 
 class IncrementalDetokenizer(Protocol):
-    """One request's way from token ids to text."""
+    """Detokenizer of one request."""
 
     def push(self, token_ids: Sequence[int]) -> list[str]:
         """Text that each of these ids completes; ids outside the vocabulary have none."""
 
     def push_one(self, token_id: int) -> str:
-        """As `push` of this id alone; nearly all come this way."""
+        """Text that this id completes; nearly all come this way."""
 
     def finish(self) -> str:
-        """What is left when no more ids come: "" or one U+FFFD for an unfinished character."""
+        """Rest when no more ids come: "" or one U+FFFD for an unfinished character."""
 
 
 def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> IncrementalDetokenizer:
@@ -72,7 +72,7 @@ class ByteLevelDetokenizer:
         return cast("list[str]", found)
 
     def push_one(self, token_id: int) -> str:
-        """One look-up for an id that is a text by itself."""
+        """Look up an id that is a text by itself."""
         texts = self.table.texts
         if not self._unfinished and 0 <= token_id < len(texts):
             text = texts[token_id]
@@ -90,7 +90,6 @@ class ByteLevelDetokenizer:
         return text
 
     def finish(self) -> str:
-        """One U+FFFD if a character is unfinished."""
         text, self._unfinished = self._unfinished.decode("utf-8", "replace"), b""
         return text
 
@@ -206,7 +205,7 @@ class OutputProcessor:
         return max(count - 1, 0) if hidden else count
 
     def _search(self, output: RequestOutput, stops: StopStrings) -> GenerationOutput:
-        """As above, token by token, so that it is known which one completed a stop string."""
+        """Decode token by token, so that it is known which one completed a stop string."""
         pieces = []
         shown = self._shown_count(output)
         for place, token_id in enumerate(output.token_ids):

@@ -21,7 +21,7 @@ WAITING_LIMIT = "input.waiting_max"
 
 @attrs.define(eq=False)
 class FairTurn:
-    """One wait of a principal. `begun` when it is served."""
+    """Wait of a principal. `begun` when it is served."""
 
     principal: str
     begun: bool = False
@@ -58,7 +58,7 @@ class TurnQueue:
         return turn
 
     def leave(self, turn: FairTurn) -> list[FairTurn]:
-        """It is over, or not wanted any more: those that begin now."""
+        """Leave a turn that is over or not wanted any more; returns those that begin now."""
         assert not turn.has_left
         turn.has_left = True
         if not turn.begun:
@@ -88,7 +88,7 @@ class TurnQueue:
             del self._waiting[principal]
 
     def check_invariants(self) -> None:
-        """None waits while one more could be served, and counts are those of the turns."""
+        """Assert that no turn waits while one more could be served, and that counts are right."""
         waiting = Counter(turn.principal for _, _, turn in self._heap if not turn.has_left)
         assert waiting == self._waiting
         assert not waiting or self._serving == self.capacity

@@ -26,7 +26,7 @@ from .tool_calls import (
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 END, CALL, RETURN, CONSTRAIN = "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"
 MARKS = (START, CHANNEL, MESSAGE, END, CALL, RETURN, CONSTRAIN)
-# What ends a message; a header follows.
+# Marks that end a message; a header follows.
 _ENDS = (END, CALL, RETURN)
 _END = re.compile("|".join(map(re.escape, _ENDS)))
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
@@ -46,14 +46,14 @@ class _Kind(enum.Enum):
 
 @attrs.define(eq=False)
 class HarmonyParser:
-    """Of one answer. Without `calls` a message to a function is text, as no tool was offered."""
+    """Parser of an answer. Without `calls` a message to a function is text: no tool was offered."""
 
     calls: bool = True
     count: int = attrs.field(default=0, init=False)
     _kind: _Kind = attrs.field(default=_Kind.HEADER, init=False)
-    # What has come and is not said yet.
+    # Text that has come and is not said yet.
     _held: str = attrs.field(default="", init=False)
-    # Of the open call's arguments.
+    # Scanner of the open call's arguments.
     _scanner: ArgumentsScanner = attrs.field(factory=ArgumentsScanner, init=False)
 
     @property

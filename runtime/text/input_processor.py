@@ -49,7 +49,7 @@ class PreparedPrompt:
 
     prompt_token_ids: list[int]
     params: SamplingParams
-    # What takes the place of looking the ids up, which are placeholders then.
+    # Embeddings to use instead of looking the ids up, which are placeholders then.
     embeds: Array | None = None
     # `params.bad_words`, as tokens.
     bad_words: list[list[int]] = attrs.field(factory=list)
@@ -60,28 +60,28 @@ class InputProcessor:
     """The way of all prompts of one process. Lengths and ids are those of the model's folder."""
 
     tokenizer: Tokenizer
-    # None if the model has none: conversations are then refused.
+    # The chat template; None if the model has none: conversations are then refused.
     chat_template: ChatTemplate | None
     # The model's, which may be more than its tokenizer has.
     vocab_size: int
     max_model_len: int
     # Whatever ends a generation: the model's end tokens and its tokenizer's.
     eos_token_ids: tuple[int, ...] = ()
-    # What the model's makers advise, for parameters that a client leaves out.
+    # The makers' advice, for parameters that a client leaves out.
     defaults: SamplingParams = attrs.field(factory=SamplingParams)
     limits: InputLimits = attrs.field(factory=InputLimits)
     # The most alternatives that logprobs may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
     # When the folder's configuration was written, in Unix seconds.
     created_at: int = 0
-    # What prompts of embeddings must be like.
+    # Limits of prompts of embeddings.
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Checks forms of answers, in another process wherever there is one.
     forms: FormChecker = attrs.field(factory=LocalForms)
     # Names contents while they are parsed or tokenised, here and in the API.
     hands: Hands = attrs.field(factory=Hands)
     _threads: TokenizerThreads = attrs.field(init=False)
-    # One conversation at a time is rendered in a thread: two would only take each other's time.
+    # A single thread to render conversations: two would only take each other's time.
     _template_thread: TokenizerThreads = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -161,7 +161,7 @@ class InputProcessor:
         params = params.with_defaults(self.defaults)
         length_max = min(max_model_len or self.max_model_len, self.max_model_len)
         embeds: Array | None = None
-        # What is cut to its end may be as long as it likes.
+        # A prompt that is cut to its end may be as long as it likes.
         fitting = length_max if params.truncate_prompt_tokens is None else None
         match prompt:
             case str():
@@ -223,7 +223,7 @@ class InputProcessor:
         return await self._threads.run(decode, principal, len(token_ids), hold=hold)
 
     def info(self) -> dict[str, object]:
-        """What `tokenizer_config.json` says of special tokens, the chat template, and sizes."""
+        """Special tokens of `tokenizer_config.json`, the chat template, and sizes."""
         template = self.chat_template
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -305,7 +305,7 @@ class InputProcessor:
             raise PromptTooLong(tokens, fitting, at_least=True)
 
     def _embeds(self, prompt: PromptEmbeds, params: SamplingParams, length_max: int) -> Array:
-        """Those that are wanted of them. Nothing of their size is copied, unless cut."""
+        """Wanted embeddings of the prompt. Nothing of their size is copied, unless cut."""
         if params.prompt_logprobs is not None:
             raise InvalidParameter("prompt_logprobs", "must not be together with prompt_embeds")
         wanted = _tokens_wanted(prompt.tokens, params, length_max)
@@ -342,7 +342,7 @@ def _tokens_wanted(tokens: int, params: SamplingParams, length_max: int) -> int:
 
 
 def _content_of(message: object) -> object:
-    """Of one message of a conversation. Raises `InvalidParameter`."""
+    """Content of a message of a conversation. Raises `InvalidParameter`."""
     if not isinstance(message, Mapping):
         raise InvalidParameter("messages", "must be dictionaries with `role` and `content`")
     return message.get("content")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-# As schemas may be. More than any function has in its arguments.
+# The nesting of schemas, too. More than any function has in its arguments.
 NESTING_MAX = 64
 
 

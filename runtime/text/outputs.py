@@ -16,9 +16,8 @@ from ...engine.messages import FinishReason, RequestEvent, TokenLogprobs
 
 @attrs.frozen
 class TokenLogprob:
-    """One token: its natural logarithm of probability, its rank (1: the most likely one), and the
-    most likely tokens with theirs, in order.
-    """
+    """Token with its natural logarithm of probability, its rank (1: the most likely one), and the
+    most likely tokens with theirs, in order."""
 
     token_id: int
     logprob: float
@@ -28,7 +27,7 @@ class TokenLogprob:
 
 @attrs.frozen(repr=False)
 class Logprobs:
-    """Of successive tokens; position-major, `width` columns each, the token itself first."""
+    """Logprobs of successive tokens; position-major, `width` columns, the token itself first."""
 
     width: int
     token_ids: "array[int]"
@@ -42,7 +41,7 @@ class Logprobs:
 
     @classmethod
     def of(cls, found: TokenLogprobs) -> Self:
-        """What an engine sent, little endian, as we are. Raises `ValueError` for odd lengths."""
+        """Convert an engine's, little endian, as we are. Raises `ValueError` for odd lengths."""
         return cls(
             found.width,
             array("i", found.token_ids),
@@ -59,11 +58,11 @@ class Logprobs:
 
     @property
     def size_bytes(self) -> int:
-        """What the arrays take."""
+        """Size of the arrays."""
         return 4 * (2 * len(self.token_ids) + len(self.ranks))
 
     def __getitem__(self, index: int) -> TokenLogprob:
-        """One token's. Raises `IndexError`."""
+        """Logprob of one token. Raises `IndexError`."""
         place = range(len(self))[index]
         begin, end = place * self.width, (place + 1) * self.width
         ids, values = self.token_ids[begin:end], self.logprobs[begin:end]
@@ -71,7 +70,7 @@ class Logprobs:
         return TokenLogprob(ids[0], values[0], self.ranks[place], top)
 
     def between(self, first: int, stop: int) -> "Logprobs":
-        """Those of the tokens `[first, stop)`."""
+        """Logprobs of the tokens `[first, stop)`."""
         items = slice(first * self.width, stop * self.width)
         return Logprobs(
             self.width, self.token_ids[items], self.logprobs[items], self.ranks[first:stop]
@@ -90,7 +89,7 @@ class Logprobs:
 
 
 def join(parts: Sequence[Logprobs | None]) -> Logprobs | None:
-    """One that says what these say one after the other; None if none says anything."""
+    """Join parts, one after the other; None if all are None."""
     there = [part for part in parts if part is not None]
     if len(there) < 2:
         return there[0] if there else None
@@ -145,17 +144,17 @@ class GenerationOutput:
 
 @attrs.define(eq=False, repr=False)
 class GenerationChoice:
-    """One answer to a prompt, as far as it was taken."""
+    """Answer to a prompt, as far as it was taken."""
 
     index: int
-    # All tokens of this choice, in the ledger's own list; the first `token_count` were taken.
+    # Tokens of this choice, in the ledger's own list; the first `token_count` were taken.
     _written: list[int]
     token_count: int = attrs.field(default=0, init=False)
     finish_reason: FinishReason | None = attrs.field(default=None, init=False)
     stop_reason: str | int | None = attrs.field(default=None, init=False)
     # Index of the first token that another numerics id has computed, if any (`inexact_ok`).
     inexact_from: int | None = attrs.field(default=None, init=False)
-    # From this count on the next one is reported, for credit.
+    # Count from which on the next one is reported, for credit.
     reports_at: float = attrs.field(default=0, init=False)
     # Pieces of the text, joined when asked for: adding to a str would be quadratic.
     _pieces: list[str] = attrs.field(factory=list, init=False)
@@ -175,7 +174,7 @@ class GenerationChoice:
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens that were taken."""
+        """Tokens that were taken."""
         return self._written[: self.token_count]
 
     @property
@@ -187,7 +186,7 @@ class GenerationChoice:
 
     @property
     def logprobs(self) -> Logprobs | None:
-        """One for each of `token_ids`, if asked for."""
+        """Logprobs of `token_ids`, if asked for."""
         whole = join(self._logprobs)
         if whole is not None:
             self._logprobs = [whole]

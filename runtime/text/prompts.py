@@ -87,7 +87,7 @@ class PromptEmbeds:
 
     @property
     def array(self) -> Array:
-        """As it travels; a view."""
+        """View for the wire."""
         return Array(self.dtype, self.shape, self.data)
 
     def last(self, tokens: int) -> "PromptEmbeds":

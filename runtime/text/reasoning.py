@@ -16,7 +16,7 @@ _SPACE = " \t\r\n"
 
 @attrs.frozen
 class ReasoningMarks:
-    """What opens and closes the reasoning of a model."""
+    """Marks around the reasoning of a model."""
 
     opening: str
     closing: str
@@ -44,12 +44,12 @@ class _ReasoningState(enum.Enum):
 
 @attrs.define(eq=False)
 class ReasoningParser:
-    """Of one answer. `is_open`: the prompt has opened the reasoning."""
+    """Parser of an answer. `is_open`: the prompt has opened the reasoning."""
 
     marks: ReasoningMarks
     is_open: bool = False
     _state: _ReasoningState = attrs.field(default=_ReasoningState.START, init=False)
-    # What has come and is not said yet; some reasoning was said.
+    # Text that has come and is not said yet; whether some reasoning was said.
     _held: str = attrs.field(default="", init=False)
     _has_said: bool = attrs.field(default=False, init=False)
 
@@ -109,7 +109,7 @@ class ReasoningParser:
         if closing:
             said, self._held, self._state = said.rstrip(_SPACE), rest, _ReasoningState.BEHIND
         else:
-            # Of what may yet become white space before the closing, or its beginning, nothing.
+            # Hold back what may become white space before the closing, or the closing itself.
             said = without_start_of(self.marks.closing, self._held).rstrip(_SPACE)
             self._held = self._held[len(said) :]
         if said:

@@ -54,7 +54,7 @@ class StopStrings:
         return whole[:given], None
 
     def finish(self) -> str:
-        """What was held back, now that no more text comes and it begins no stop string."""
+        """Text that was held back, as no more text comes and it begins no stop string."""
         held, self._held = self._held, ""
         self._ended = True
         return held
@@ -64,7 +64,7 @@ class StopStrings:
         assert not self._held or not self._unfinished_from(self._held)
 
     def _unfinished_from(self, text: str) -> int:
-        """Where the longest end of this text starts that begins a stop string."""
+        """Index of the longest end of this text that begins a stop string."""
         longest = max(map(len, self.strings)) - 1
         found = self._first_characters.search(text, max(len(text) - longest, 0))
         while found is not None:

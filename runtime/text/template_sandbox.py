@@ -34,7 +34,7 @@ VALUE_CHARACTERS_MAX = 5 * 2**20
 ENTRY_CHARACTERS = 64
 # Widths, precisions and counts; templates of known families use up to 4.
 NUMBER_MAX = 4096
-# What integers may grow to; a timestamp in nanoseconds has 61 bits.
+# Limit of integers; a timestamp in nanoseconds has 61 bits.
 INTEGER_BITS_MAX = 4096
 # Costly in ways of their own, and of no use in a prompt.
 FILTERS_LEFT_OUT = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
@@ -57,7 +57,7 @@ _WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{5}|\d*\.(?:\*|\d{5
 _WIDTHS = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\d*)(?:\.(\d*))?")
 # A width of five digits, or one that is a field itself.
 _WIDE_FIELD = re.compile(r"\d{5}|\{[^{}]*:[^{}]*\{")
-# All that `str.split()` and `str.splitlines()` take for a separator.
+# Characters that `str.split()` and `str.splitlines()` take for a separator.
 _SPACES = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -77,7 +77,7 @@ class _DeadlinePassed(BaseException):
 
 @attrs.frozen
 class RenderLimits:
-    """What one rendering may take. `traced` costs three times the time and sees every line."""
+    """Limits of one rendering. `traced` costs three times the time and sees every line."""
 
     seconds: float
     # A template copies a message some five times.
@@ -91,7 +91,7 @@ IN_THREAD = RenderLimits(seconds=2.0, characters=2**26, traced=True)
 
 @attrs.define(eq=False)
 class _Budget:
-    """What is left for one rendering."""
+    """Rest of one rendering's limits."""
 
     left: int
     until: float
@@ -200,7 +200,7 @@ class BoundedSandbox(AddresslessSandbox):
             self.filters[name] = bounded_filter(name, function)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Without the methods that are left out."""
+        """Refuse the methods that are left out."""
         return attr not in _METHODS_LEFT_OUT and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(
@@ -257,7 +257,7 @@ class BoundedSandbox(AddresslessSandbox):
         return value
 
     def join_texts(self, values: Iterable[Any]) -> str:
-        """What `~` computes."""
+        """Join texts, for `~`."""
         return self.concat(map(str, map(self.bounded, values)))
 
     @staticmethod

@@ -75,14 +75,14 @@ def without_address(value: Any) -> Any:
 
 
 def made_without_address(value: Any) -> Any:
-    """What a call or a filter has made; or what stands for a function or an iterator."""
+    """Result of a call or filter, or a stand-in for a function or an iterator."""
     if hasattr(type(value), "__next__") and not isinstance(value, jinja2.utils.Cycler):
         return _TemplateIterator(value)
     return without_address(value)
 
 
 def function_of(value: Any) -> Any:
-    """What is to be called."""
+    """Function to call."""
     return value._function if type(value) is TemplateFunction else value
 
 
@@ -98,9 +98,9 @@ class AddresslessSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals |= {"cycler": _Cycler, "joiner": _Joiner}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """As jinja2's; functions show no address."""
+        """Get an attribute; functions show no address."""
         return without_address(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """As jinja2's; functions show no address."""
+        """Get an item; functions show no address."""
         return without_address(super().getitem(obj, argument))

@@ -19,7 +19,7 @@ import attrs
 
 from ...engine.errors import InvalidParameter
 
-# Some 10 ms of tokenising each on a slow core: so long a part holds a thread.
+# Size of a part, which holds a thread: some 10 ms of tokenising on a slow core.
 SLICE_CHARACTERS = 16_384
 # A run without a safe place is one token of the pre-tokenizer, and must be encoded at once: up to
 # 0.4 s and 80 MiB for so many characters (emoji; letters take a fifth of that).
@@ -41,8 +41,8 @@ KNOWN_SPLITS = frozenset(
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _WHITE_SPACE,
     }
 )
-# What may follow the end of a part: no letter, number, mark or apostrophe, and nothing that a
-# normalizer composes with the character before it.
+# Characters that may follow the end of a part: no letter, number, mark or apostrophe, and nothing
+# that a normalizer composes with the character before it.
 _FOLLOWERS = ' \t\r\n!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~、。，'
 
 

@@ -83,7 +83,7 @@ def _text_or_none(data: bytes) -> str | None:
 TOKENIZER_BYTES_MAX = 256 * 2**20
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _TRIAL = "Some text, 1 2"
-# What of a panic's words a client is told.
+# Characters of a panic's words that a client is told.
 PANIC_CHARACTERS_MAX = 200
 # Unicode's longest canonical decomposition of one character.
 NFC_CHARACTERS_MAX = 4
@@ -92,7 +92,7 @@ _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep
 
 @attrs.define(eq=False)
 class Tokenizer:
-    """One model's tokenizer; any thread may encode."""
+    """Tokenizer of a model; any thread may encode."""
 
     folder: str
     # Token ids are below this; the model's vocabulary may be larger (padded).
@@ -104,7 +104,7 @@ class Tokenizer:
     # Decoding is concatenating bytes: `TokenTable` says which.
     is_byte_level: bool
     slicer: TextSlicer
-    # What special tokens stand before and behind a plain text.
+    # Special tokens before and behind a plain text.
     affixes: tuple[list[int], list[int]]
     # No token stands for more characters of a text; None if that is not known.
     token_characters_max: int | None
@@ -135,7 +135,7 @@ class Tokenizer:
         backend.no_padding()
         # Batches are of one text; the library would start a thread for each core all the same.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        # Some faults show with the first text: a template of special tokens that are not there.
+        # Faults such as a template of special tokens that are not there show with the first text.
         with _faults_named(path):
             affixes = _affixes(backend)
         if affixes is None:
@@ -205,7 +205,7 @@ class Tokenizer:
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
 
     def token_bytes(self, token_ids: Iterable[int]) -> list[bytes]:
-        """What each token stands for, special ones too; b"" for unknown ids."""
+        """Bytes of each token, special ones too; b"" for unknown ids."""
         if self.is_byte_level:
             data = self.table(skip_special_tokens=False).data
             return [data[i] if 0 <= i < len(data) else b"" for i in token_ids]
@@ -245,7 +245,7 @@ def _faults_named(path: pathlib.Path) -> Iterator[None]:
 
 @contextmanager
 def _panics_named(field: str) -> Iterator[None]:
-    """What the library raises, or panics with, for what a client sent: `TextRefused`."""
+    """Raise `TextRefused` for the library's errors and panics about a client's text."""
     try:
         yield
     except BaseException as error:

@@ -18,12 +18,12 @@ class TokenizerThreads:
 
     _queue: TurnQueue
     _limiter: trio.CapacityLimiter
-    # Of turns that wait.
+    # Events of turns that wait.
     _events: dict[FairTurn, trio.Event] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def make(cls, threads: int, waiting_max: int) -> Self:
-        """So many threads; of one principal at most `waiting_max` calls wait."""
+        """Make so many threads; of one principal at most `waiting_max` calls wait."""
         return cls(TurnQueue(threads, waiting_max), trio.CapacityLimiter(threads))
 
     async def run(
@@ -34,7 +34,7 @@ class TokenizerThreads:
         *,
         hold: Callable[[], Awaitable[Hold]],
     ) -> Result:
-        """What `call` returns, or raises, in a thread when it is this principal's turn.
+        """Run `call` in a thread when it is this principal's turn; returns or raises what it does.
 
         `cost` is what it counts for: about the characters. `hold` takes in hand what it reads, and
         may raise. Raises `Overloaded` if too much waits.

@@ -22,9 +22,9 @@ import attrs
 from .call_arguments import ArgumentsScanner
 from .json_text import read_json
 
-# As many as vLLM's clients send in one turn; each is a rule of the grammar.
+# The most that vLLM's clients send in one turn; each is a rule of the grammar.
 CALLS_MAX = 8
-# Of what stands before the arguments, where no closing says that a call is none: a name has 64.
+# Characters before the arguments, where no closing says that a call is none: a name has 64.
 HEAD_CHARACTERS_MAX = 256
 
 
@@ -38,7 +38,7 @@ class Tool:
     strict: bool = False
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates take it."""
+        """Tool for chat templates."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -112,20 +112,20 @@ class CallParser(Protocol):
 class JsonCalls:
     """A format whose calls have their arguments as a JSON object."""
 
-    # What begins a call, or several; and what ends one. Without a closing, `tail` ends it.
+    # Marks of a call, or several. Without a closing, `tail` ends it.
     opening: str
     closing: str
-    # Behind the opening: up to where the arguments' object begins. Its group is the name, in JSON
-    # if it is quoted.
+    # Text between the opening and the arguments' object. The group is the name, in JSON if it is
+    # quoted.
     head: re.Pattern[str]
-    # Behind the arguments: up to the end of the call.
+    # Text between the arguments and the end of the call.
     tail: re.Pattern[str]
-    # Behind a call: another one follows without an opening, or the last one has ended.
+    # Text after a call: another one follows without an opening, or the last one has ended.
     separator: str = ""
     terminator: str = ""
     # An object that the answer begins with may be a call without its opening.
     is_bare: bool = False
-    # Behind the opening: what a call that is cut there begins with.
+    # Beginning of a call that is cut there, behind the opening.
     begun: re.Pattern[str] = re.compile(r"[\s\[]*(?:\{|$)")
 
 
@@ -143,15 +143,14 @@ _SPACE = " \t\r\n"
 
 @attrs.define(eq=False)
 class HeldCallParser:
-    """What parsers by states have in common: see `CallParser`."""
+    """Common part of parsers by states: see `CallParser`."""
 
     count: int = attrs.field(default=0, init=False)
-    # What has come and is not said yet; what opened the call whose head is held.
+    # Text that has come and is not said yet; the opening of the call whose head is held.
     _held: str = attrs.field(default="", init=False)
     _opened_by: str = attrs.field(default="", init=False)
 
     def push(self, text: str) -> list[AnswerEvent]:
-        """See `CallParser`."""
         self._held += text
         events: list[AnswerEvent] = []
         while self._advance(events):
@@ -165,11 +164,11 @@ class HeldCallParser:
 
 @attrs.define(eq=False)
 class JsonCallParser(HeldCallParser):
-    """See `CallParser`."""
+    """Parser of calls in JSON: see `CallParser`."""
 
     calls: JsonCalls
     _state: _CallState = attrs.field(default=_CallState.TEXT, init=False)
-    # Of the open call's arguments.
+    # Scanner of the open call's arguments.
     _scanner: ArgumentsScanner = attrs.field(factory=ArgumentsScanner, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -177,7 +176,6 @@ class JsonCallParser(HeldCallParser):
             self._state = _CallState.START
 
     def finish(self) -> list[AnswerEvent]:
-        """See `CallParser`."""
         held, self._held = self._held, ""
         match self._state:
             case _CallState.HEAD:
@@ -220,7 +218,7 @@ class JsonCallParser(HeldCallParser):
             self._open(opening, rest)
             said = before.rstrip(_SPACE)
         else:
-            # Of what may yet become white space before a call, or an opening, nothing is said.
+            # Hold back what may yet become white space before a call, or an opening.
             said = without_start_of(self.calls.opening, self._held).rstrip(_SPACE)
             self._held = self._held[len(said) :]
         if said:
@@ -304,7 +302,7 @@ def without_start_of(tag: str, text: str) -> str:
 
 
 def last_text(held: str, *tags: str) -> list[AnswerEvent]:
-    """What was held at the end, but for most of a tag: a call was cut in it."""
+    """Text held at the end, but for most of a tag: a call was cut in it."""
     for tag in tags:
         said = without_start_of(tag, held)
         if len(held) - len(said) > len(tag) // 2:

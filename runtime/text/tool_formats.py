@@ -54,7 +54,7 @@ MISTRAL = JsonCalls(
 
 
 class ToolFormat(Protocol):
-    """One family's."""
+    """Format in which a family of models writes calls."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class ToolFormat(Protocol):
         """Texts that may be special tokens of a model, without which nothing can be read."""
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """Of one answer, which may call these."""
+        """Parser of one answer, which may call these tools."""
 
     def forced(self, tools: Sequence[Tool], *, calls_max: int, mark: Mark) -> str:
         """The Lark grammar of one to `calls_max` calls and nothing else."""
@@ -95,15 +95,12 @@ class JsonToolFormat:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """See `ToolFormat`."""
         return (self.calls.opening, self.calls.closing, *self.more_marks)
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """See `ToolFormat`."""
         return JsonCallParser(self.calls)
 
     def forced(self, tools: Sequence[Tool], *, calls_max: int, mark: Mark) -> str:
-        """See `ToolFormat`."""
         opening = "" if self.calls.is_bare else mark(self.calls.opening)
         each = opening if self.opens_each else ""
         more = 0 if self.is_single else calls_max - 1
@@ -113,7 +110,6 @@ class JsonToolFormat:
         return f"start: {start}\n{self._rules(tools, mark)}"
 
     def strict(self, tools: Sequence[Tool], *, mark: Mark) -> str:
-        """See `ToolFormat`."""
         rules = self._rules(tools, mark)
         if self.calls.is_bare:
             return f"start: call | tail\ntail: /([^{{\\s](.|\\n)*)?/\n{rules}"
@@ -162,17 +158,14 @@ class XmlToolFormat:
     marks: tuple[str, ...] = (xml_calls.OPENING, xml_calls.CLOSING)
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """See `ToolFormat`."""
         return xml_calls.XmlCallParser(tools)
 
     def forced(self, tools: Sequence[Tool], *, calls_max: int, mark: Mark) -> str:
-        """See `ToolFormat`."""
         call = f"{mark(xml_calls.OPENING)} body"
         more = f' ("\\n" {call}){{0,{calls_max - 1}}}' if calls_max > 1 else ""
         return f"start: {call}{more}\n{_xml_rules(tools, mark)}"
 
     def strict(self, tools: Sequence[Tool], *, mark: Mark) -> str:
-        """See `ToolFormat`."""
         return f"{calls_in_text(xml_calls.OPENING, 'body', mark)}\n{_xml_rules(tools, mark)}"
 
 
@@ -208,21 +201,20 @@ def _xml_value(tool: Tool, schema: object) -> str:
 
 @attrs.frozen
 class HarmonyToolFormat:
-    """That of gpt-oss; a call ends its answer."""
+    """Format of gpt-oss; a call ends its answer."""
 
     name: str = "gpt-oss"
     marks: tuple[str, ...] = harmony.MARKS
 
     def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """See `ToolFormat`; it reads the reasoning as well."""
+        """Parser that reads the reasoning as well."""
         return harmony.HarmonyParser(calls=bool(tools))
 
     def forced(self, tools: Sequence[Tool], *, calls_max: int, mark: Mark) -> str:
-        """See `ToolFormat`; one call, and reasoning before it."""
+        """Grammar of one call, and reasoning before it."""
         return f"start: analysis? call\n{_harmony_rules(tools, mark)}"
 
     def strict(self, tools: Sequence[Tool], *, mark: Mark) -> str:
-        """See `ToolFormat`."""
         final = f'{mark(harmony.CHANNEL)} "final" {mark(harmony.MESSAGE)} tail'
         rules = f"tail: /(.|\\n)*/\n{_harmony_rules(tools, mark)}"
         return f"start: analysis? (call | {final})\n{rules}"

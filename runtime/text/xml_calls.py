@@ -46,7 +46,7 @@ VALUE_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
 # How templates spell what is no string, if they do not write JSON.
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
-# What makes a number of JSON too large for one of Python.
+# Numbers of JSON too large for Python's.
 _BEYOND = re.compile(r"(?<=\d)[eE][+-]?\d+|(?<=[1-9])\d{300,}")
 # Schemas in schemas, and alternatives of one function's parameters, as far as they are followed.
 DEPTH_MAX, SHAPES_MAX = 8, 16
@@ -71,7 +71,7 @@ class _XmlState(enum.Enum):
 
 @attrs.frozen
 class Shape:
-    """One way in which arguments may be: their schemas by name, and the names that must come."""
+    """Shape that arguments may have: their schemas by name, and the names that must come."""
 
     properties: Mapping[str, Any]
     required: frozenset[str]
@@ -79,20 +79,19 @@ class Shape:
 
 @attrs.define(eq=False)
 class XmlCallParser(HeldCallParser):
-    """See `tool_calls.CallParser`."""
+    """Parser of calls in XML: see `tool_calls.CallParser`."""
 
     tools: Sequence[Tool]
     _state: _XmlState = attrs.field(default=_XmlState.TEXT, init=False)
-    # Of the open call: its function's parameters, and how many arguments were said.
+    # The open call: its function's parameters, and how many arguments were said.
     _parameters: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     _shapes: Sequence[Shape] = attrs.field(factory=list, init=False)
     _said: int = attrs.field(default=0, init=False)
-    # Of the open argument: its name, and how far its end was looked for.
+    # The open argument: its name, and how far its end was looked for.
     _name: str = attrs.field(default="", init=False)
     _searched: int = attrs.field(default=0, init=False)
 
     def finish(self) -> list[AnswerEvent]:
-        """See `CallParser`."""
         held, self._held = self._held, ""
         match self._state:
             case _XmlState.HEAD:
@@ -286,7 +285,7 @@ def types_of(
 def choices_of(
     schema: object, root: Mapping[str, Any], depth: int = DEPTH_MAX
 ) -> list[object] | None:
-    """All values that a schema lists; None if it does not list them."""
+    """Values that a schema lists; None if it does not list them."""
     if not isinstance(schema, dict) or depth == 0:
         return None
     match schema:
