@@ -14,7 +14,7 @@ import attrs
 import msgspec
 import trio
 
-from ..engine.errors import EngineError
+from ..engine.errors import EngineError, refusal_of
 from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
@@ -72,7 +72,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
     try:
         inputs = load_inputs(init.settings)
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
-        await handshake.refuse(str(error))
+        await handshake.refuse(*refusal_of(error))
     forms = FormClient()
     fds = dict(zip(init.descriptors, handshake.fds, strict=False))
     name = f"frontend {init.rank}"

@@ -218,10 +218,21 @@ class BootRefused(EngineError):
     """A process could not start for a cause that no restart cures, such as a broken model file.
 
     `who` is the process, `reason` its own sentence: that of the `ModelFolderError` or
-    `InvalidParameter` it met. Unlike after a death, it is not started again.
+    `InvalidParameter` it met, of which `parameter` is the setting. Unlike after a death, it is not
+    started again.
     """
 
     code: ClassVar[str] = "boot_refused"
-    sentence: ClassVar[str] = "{self.reason}"
     who: str
     reason: str
+    parameter: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.parameter} {self.reason}".lstrip()
+
+
+def refusal_of(error: BaseException) -> tuple[str, str]:
+    """Reason and parameter by which a process that met this error refuses to start."""
+    if isinstance(error, InvalidParameter | BootRefused):
+        return error.reason, error.parameter
+    return str(error), ""

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import attrs
 import trio
 
 from ...engine.errors import BootRefused, EngineError, InvalidParameter
@@ -131,14 +130,7 @@ def print_whole(text: str) -> None:
 
 def sentence(error: BaseException) -> str:
     """The error's own, but that an option is called as it is on the command line."""
-    if isinstance(error, BootRefused):
-        # A process that met a setting which cannot be served says so in words alone.
-        from ...engine.config import EngineSettings  # not at the start of each command
-
-        parameter, _, reason = error.reason.partition(" ")
-        if hasattr(attrs.fields(EngineSettings), parameter):
-            error = InvalidParameter(parameter, reason)
-    if isinstance(error, InvalidParameter):
+    if isinstance(error, InvalidParameter | BootRefused) and error.parameter:
         name = error.parameter
         # Nested settings are options under their own names.
         option = (name if "." in name else name.removesuffix("_s")).replace("_", "-")

@@ -271,7 +271,7 @@ class Executor:
                 on_progress=partial(self.on_progress, rank),
             )
         except PeerRefused as refusal:
-            raise BootRefused(refusal.who, refusal.reason) from refusal
+            raise BootRefused(refusal.who, refusal.reason, refusal.parameter) from refusal
         ready = msgspec.msgpack.decode(payload, type=WorkerReady)
         return Worker(process.spec.name, ready, control)
 

@@ -38,7 +38,7 @@ from ..batch_table import BatchTable, open_batch_table
 from ..block_names import OpenNames, open_block_names
 from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
-from ..errors import EngineError, PromiseBroken
+from ..errors import EngineError, PromiseBroken, refusal_of
 from ..messages import (
     ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,
@@ -99,7 +99,7 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
         if not handshake.booting:
             raise
         # A folder or a setting that cannot be served: a successor would meet the same.
-        await handshake.refuse(str(first_error(errors)))
+        await handshake.refuse(*refusal_of(first_error(errors)))
     finally:
         close_fds(handshake.fds)
 

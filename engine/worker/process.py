@@ -30,7 +30,7 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.rings.ring_memory import READER_FDS, WRITER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
-from ..errors import EngineError
+from ..errors import EngineError, refusal_of
 from ..messages import BootPhase, TreeReply, TreeRequest
 from ..place_memory import PlaceMemory
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
@@ -167,7 +167,7 @@ async def run_or_refuse(
         with passes_shown(progress):
             return await trio.to_thread.run_sync(boot, thread_name=thread_name)
     except EngineError as error:
-        await handshake.refuse(str(error))
+        await handshake.refuse(*refusal_of(error))
 
 
 if __name__ == "__main__":

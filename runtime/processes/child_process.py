@@ -332,7 +332,7 @@ async def _handshake(
             on_other=child.handle_message,
         )
     except PeerRefused as error:
-        raise BootRefused(error.who, error.reason) from error
+        raise BootRefused(error.who, error.reason, error.parameter) from error
     except HandshakeError as error:
         # A death says more than silence.
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):

@@ -29,6 +29,8 @@ from .passed_fds import close_fds
 PHASE_CHARACTERS_MAX = 200
 # A reason is a sentence, perhaps with two long paths in it.
 REASON_CHARACTERS_MAX = 10_000
+# The name of a setting: some ten characters, nested ones thirty.
+PARAMETER_CHARACTERS_MAX = 100
 # Unexpected messages that a timeout's text quotes; more would say nothing new.
 DROPPED_KEPT = 8
 
@@ -74,10 +76,12 @@ class Ready:
 class Refused:
     """Instead of READY: neither this child nor another one can do what INIT asks.
 
-    `reason` is a sentence for people. The child then waits to be stopped.
+    `reason` is a sentence for people; where a setting is at fault, `parameter` names it, and the
+    sentence goes on behind the name. The child then waits to be stopped.
     """
 
     reason: str
+    parameter: str = ""
 
 
 HANDSHAKE_MESSAGES = (Hello, Init, Progress, Ready, Refused)
@@ -132,9 +136,10 @@ class PeerRefused(HandshakeError):
 
     who: str
     reason: str
+    parameter: str = ""
 
     def __str__(self) -> str:
-        return f"{self.who} refused: {self.reason}"
+        return f"{self.who} refused: {f'{self.parameter} {self.reason}'.lstrip()}"
 
 
 # ---- the parent's state machine
@@ -188,7 +193,9 @@ class ParentSide:
                 self.state = ParentState.DONE
                 return message
             case (ParentState.BOOTING, Refused()):
-                return self._fail(PeerRefused(self.who, message.reason[:REASON_CHARACTERS_MAX]))
+                reason = message.reason[:REASON_CHARACTERS_MAX]
+                parameter = message.parameter[:PARAMETER_CHARACTERS_MAX]
+                return self._fail(PeerRefused(self.who, reason, parameter))
         kind = type(message).__name__
         self.handle_dropped(f"{self.who} sent {kind} in the phase: {self.phase}")
         return None
@@ -334,15 +341,15 @@ class ChildHandshake:
         self.booting = False
         await self._channel.send(Ready(payload))
 
-    async def refuse(self, reason: str) -> NoReturn:
-        """Send that this child, and any like it, can never do what INIT asks.
+    async def refuse(self, reason: str, parameter: str = "") -> NoReturn:
+        """Send that this child, and any like it, can never do what INIT asks: see `Refused`.
 
-        `reason` is a sentence for people. Waits for the end that the parent then makes, since a
-        death would be taken for a failure like others; returns only by being cancelled.
+        Waits for the end that the parent then makes, since a death would be taken for a failure
+        like others; returns only by being cancelled.
         """
         assert self.booting, "a refusal is sent instead of READY"
         self.booting = False
-        await self._channel.send(Refused(reason[:REASON_CHARACTERS_MAX]))
+        await self._channel.send(Refused(reason[:REASON_CHARACTERS_MAX], parameter))
         await trio.sleep_forever()
 
 

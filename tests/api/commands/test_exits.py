@@ -28,7 +28,7 @@ EXPECTED = [
     (PortInUse("127.0.0.1", 80, "Address already in use"), EXIT_FAILED, "--port"),
     (NoEngineLeft("exited with code 1"), EXIT_ENGINE_LOST, "no engine is left"),
     (BootRefused("engine 0", "/m: is empty"), EXIT_FAILED, "triolet: /m: is empty"),
-    (BootRefused("engine 0", "kv_blocks is bad"), EXIT_FAILED, "triolet: --kv-blocks is bad"),
+    (BootRefused("engine 0", "is bad", "kv_blocks"), EXIT_FAILED, "triolet: --kv-blocks is bad"),
     (InvalidParameter("max_model_len", "is bad"), EXIT_USAGE, "--max-model-len is bad"),
     (InvalidParameter("grace_s", "is bad"), EXIT_USAGE, "--grace is bad"),
 ]

@@ -192,19 +192,29 @@ async def test_the_wrong_child_is_refused_at_once(
         await run_both(pair, boot, **options)
 
 
-async def test_a_child_that_refuses_says_why_and_waits_for_its_end(pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (("/m: has no weights",), "/m: has no weights"),
+        (("is bad", "kv_blocks"), "kv_blocks is bad"),
+    ],
+)
+async def test_a_child_that_refuses_says_why_and_waits_for_its_end(
+    pair: Pair, refusal: tuple[str, ...], words: str
+) -> None:
     ended: list[str] = []
 
     async def refuse(channel: ControlChannel) -> None:
         handshake = await perform_child_handshake(channel, "worker")
         assert handshake.booting
         try:
-            await handshake.refuse("/m: has no weights")
+            await handshake.refuse(*refusal)
         finally:
             ended.append("cancelled" if not handshake.booting else "still booting")
 
-    with pytest.raises(PeerRefused, match="worker 1 refused: /m: has no weights"):
+    with pytest.raises(PeerRefused, match=f"worker 1 refused: {words}") as caught:
         await run_both(pair, refuse)
+    assert (caught.value.reason, caught.value.parameter) == (*refusal, "")[:2]
     assert ended == ["cancelled"]
 
 
