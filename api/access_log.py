@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 # How many characters of a path are shown.
 PATH_CHARACTERS_MAX = 200
-# What a server without work says to those who look after it.
+# Status of a server without work, for those who look after it.
 _UNAVAILABLE = 503
 
 
 @attrs.frozen(kw_only=True)
 class Generated:
-    """What came of a generation so far; `end` says why it ended, "" before that."""
+    """Facts of a generation so far; `end` says why it ended, "" before that."""
 
     id: str
     end: str = ""
@@ -49,7 +49,7 @@ class Generated:
         facts: Sequence[GenerationFacts],
         admitted_at: float = math.inf,
     ) -> Self:
-        """Of one that is made of these requests."""
+        """Sum of these requests' facts."""
         if not facts:
             return cls(id=id, end=end, admitted_at=admitted_at)
         times = [each.first_token_s for each in facts if each.first_token_s is not None]
@@ -65,7 +65,7 @@ class Generated:
         )
 
     def fields(self) -> dict[str, object]:
-        """What is known, by name."""
+        """Fields that are known, by name."""
         first_token_s = None if self.first_token_s is None else round(self.first_token_s, 4)
         found = {
             "id": self.id,
@@ -81,12 +81,12 @@ class Generated:
 
 @attrs.define(eq=False)
 class AccessEntry:
-    """What is noted of one request while it is answered."""
+    """Notes on a request while it is answered."""
 
     began_at: float = 0.0
     # Logged at debug, unless it fails.
     is_quiet: bool = False
-    # Of one that generates.
+    # Facts of the generation, if the request has one.
     generation: Callable[[], Generated] | None = None
     # The code of the error that it was answered by.
     error: str = ""
@@ -94,11 +94,11 @@ class AccessEntry:
     is_taken_over: bool = attrs.field(default=False, kw_only=True)
 
     def note_id(self, generation_id: str) -> None:
-        """It is, or reads, the generation of this id, of which no more is said here."""
+        """Note the id of the generation that is made, or read, of which no more is said here."""
         self.generation = partial(Generated, id=generation_id)
 
     def fields(self) -> tuple[dict[str, object], float]:
-        """What is said of it beside its status, and when it began."""
+        """Fields beside the status, and when the request began."""
         generated = None if self.generation is None else self.generation()
         fields = {} if generated is None else generated.fields()
         began_at = self.began_at
@@ -123,7 +123,7 @@ class AccessLog:
     def write(
         self, entry: AccessEntry, asked: Asked, status: int, now: float, **more: str | None
     ) -> None:
-        """One request has ended; `more` are further fields, without those that say nothing."""
+        """Write that a request has ended; `more` are further fields, without empty ones."""
         method, path = asked
         is_well = status < 400 or status == _UNAVAILABLE
         level = logging.DEBUG if entry.is_quiet and is_well else logging.INFO

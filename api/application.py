@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class Application:
-    """One per frontend process. Raises `ValueError` at construction for unusable settings."""
+    """Application of a frontend process. Unusable settings raise `ValueError`."""
 
     generator: Generator
     settings: ServeSettings = attrs.field(factory=ServeSettings)
@@ -70,13 +70,13 @@ class Application:
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
     # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
-    # Who watches the server by this frontend.
+    # Viewers of the server by this frontend.
     viewers: Viewers = attrs.field(factory=Viewers)
-    # What a successor of this frontend finds; None: nothing.
+    # Journal for a successor of this frontend; None: it finds nothing.
     journal: Journal | None = None
     # Why there is none, though there should be one.
     journal_fault: str = ""
-    # Where connections are held for a successor; None: they end with this process.
+    # Slots in which connections are held for a successor; None: they end with this process.
     slots: HeldSlots | None = None
     calls: SocketCalls = SOCKET_CALLS
     # Names contents while they are parsed, for the case that this process dies of one.
@@ -108,8 +108,8 @@ class Application:
     drain_deadline: float | None = attrs.field(default=None, init=False)
     hands_over: bool = attrs.field(default=False, init=False)
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # One scope for each connection, by which a drain ends those that outstay the grace; with its
-    # stream, where it is one that may be held.
+    # Scopes of connections, by which a drain ends those that outstay the grace; with their streams,
+    # where they may be held.
     _connections: dict[trio.CancelScope, BoundedStream | None] = attrs.field(
         factory=dict, init=False
     )
@@ -161,7 +161,7 @@ class Application:
 
     @property
     def model_names(self) -> list[str]:
-        """All names that clients may call the model; the first is in answers."""
+        """Names that clients may call the model; the first is in answers."""
         return list(dict.fromkeys((self.generator.model_name, *self.settings.served_model_names)))
 
     def with_model_name(self, values: JsonObject) -> JsonObject:
@@ -173,7 +173,7 @@ class Application:
 
     @property
     def degraded(self) -> list[str]:
-        """What does not hold that was promised, while work is taken."""
+        """Promises that do not hold, while work is taken."""
         fault = self.journal_fault or (self.journal.failure if self.journal is not None else "")
         said = [f"streams end with their frontend, as its journal failed: {fault}"] if fault else []
         streams = [stream for stream in self._connections.values() if stream is not None]
@@ -341,19 +341,19 @@ class Application:
 
 @attrs.define(eq=False)
 class Call:
-    """One request on its way to the handler of its route."""
+    """Request on its way to the handler of its route."""
 
     connection: HttpConnection
     application: Application
     principal: str
-    # What stands in the path for `{id}`, and behind the path.
+    # Resource in the path for `{id}`, and the query behind the path.
     resource_id: str = ""
     query: str = ""
     # The table of its body, where its route takes one.
     table: Body | None = None
 
     async def read_body(self) -> JsonObject:
-        """Its JSON body, as tables read it. Raises `ApiError`."""
+        """Read the JSON body by its table. Raises `ApiError`."""
         values = await self.connection.read_json(self.principal)
         if self.table is not None:
             self.application.unknown_fields.check(self.table, values)
@@ -372,7 +372,6 @@ class Call:
             self.application.check_accepting()
 
     def claim(self, draw: Callable[[], str]) -> str:
-        """See `HttpConnection.claim`."""
         return self.connection.claim(draw, self.application.store.executions.was_unknown)
 
     def is_known(self) -> bool:

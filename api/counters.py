@@ -34,7 +34,7 @@ class ApiCounters:
     sockets_active: int = gauge()
     sockets: int = 0
     deltas_merged: int = 0
-    # Of traces: those that a collector took, and those that were lost.
+    # Traces that a collector took, and that were lost.
     spans: int = 0
     spans_dropped: int = 0
     # {(method, route, status): answers}; routes are those of the table, so it is bounded.
@@ -43,7 +43,7 @@ class ApiCounters:
 
 @attrs.frozen(kw_only=True)
 class FrontendCounts:
-    """All counts of one frontend, or their sum over several."""
+    """Counts of one frontend, or their sum over several."""
 
     edge: ApiCounters = attrs.field(factory=ApiCounters)
     runtime: FrontendStatistics = attrs.field(factory=FrontendStatistics)
@@ -81,7 +81,7 @@ def _walk(value: Any, name: Name) -> Iterator[tuple[Name, int]]:
 
 
 def _rebuild(value: Any, name: Name, numbers: Numbers) -> Any:
-    """What is like `value`, with these numbers."""
+    """Copy of `value` with these numbers."""
     kind: Any = type(value)
     match value:
         case int():
@@ -112,7 +112,7 @@ def _fields(value: Any, name: Name) -> dict[str, tuple[Name, Any]]:
 
 
 def _layout() -> int:
-    """Of the classes, their buckets and the slot: whatever changes in them makes another number."""
+    """Hash of the classes, their buckets and the slot: any change of them makes another number."""
     empty = FrontendCounts()
     what = f"{SLOT_BYTES} {empty!r} {list(_walk(empty, (COUNTER,)))}"
     return int.from_bytes(hashlib.blake2b(what.encode(), digest_size=8).digest())

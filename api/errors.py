@@ -17,19 +17,19 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 # An engine restart takes seconds; a client that comes back earlier only meets the next refusal.
 RETRY_AFTER_ENGINE_S = 2.0
-# What answers of a status must have (RFC 9110, 11.6.1 and 15.5.22; RFC 6455, 4.4). Claude Code
-# sends a refused key again and again unless a header of its SDK says that it is of no use.
+# Headers that answers of a status must have (RFC 9110, 11.6.1 and 15.5.22; RFC 6455, 4.4). Claude
+# Code sends a refused key again and again unless a header of its SDK says that it is of no use.
 _STATUS_HEADERS = {
     401: (("www-authenticate", "Bearer"), ("x-should-retry", "false")),
     426: (("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-version", "13")),
 }
-# Of an engine's own sentence; enough for a reason, too little for a dump.
+# Limit of an engine's own sentence; enough for a reason, too little for a dump.
 PUBLIC_TEXT_CHARACTERS_MAX = 500
 
 
 @attrs.frozen
 class ApiError(Exception):
-    """One refusal or failure as the client sees it; `status` is HTTP's, also inside socket events.
+    """Refusal or failure as the client sees it; `status` is HTTP's, also inside socket events.
 
     `param` is the path of the field at fault, in the client's own spelling (`input[2].role`).
     """
@@ -56,7 +56,7 @@ class ApiError(Exception):
         }
 
     def headers(self) -> list[tuple[str, str]]:
-        """What its status wants said; `Retry-After` in whole seconds, where coming back helps."""
+        """Headers of the status; `Retry-After` in whole seconds, where coming back helps."""
         said = list(_STATUS_HEADERS.get(self.status, ()))
         if self.code == RequestFailed.code:  # and would fail again: SDKs send a 500 three times
             said.append(("x-should-retry", "false"))

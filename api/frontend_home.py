@@ -50,7 +50,7 @@ class FrontendHome:
     adopted: list[AdoptedStream]
     # Slots of connections that have ended, and the root does not know it; bounded by the slots.
     ended: list[int]
-    # Where engines reach it.
+    # Endpoints at which engines reach it.
     endpoints: tuple[str, str]
     # Set when responses of the life before can be read.
     _has_adopted: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -67,7 +67,7 @@ class FrontendHome:
         self._has_adopted.set()
 
     async def carry_out(self, call: ForeignCall) -> Any:
-        """What another frontend asks of a response here. Raises `ApiError`."""
+        """Carry out another frontend's call for a response here. Raises `ApiError`."""
         await self._has_adopted.wait()
         return await self.application.carry_out(call)
 

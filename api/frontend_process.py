@@ -169,7 +169,7 @@ class FrontendProcess:
         self.home.application.totals.changed()
 
     def load(self) -> FrontendLoad:
-        """What the root balances by.
+        """Load by which the root balances.
 
         A connection counts as received once it is open (or refused, or lost): between the two it
         would be neither under way nor open, and a drain that began then would not wait for it.

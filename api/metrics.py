@@ -241,7 +241,7 @@ def _family(
     labels: tuple[str, ...] = (),
     fixed: Mapping[str, str] = NO_LABELS,
 ) -> Metric:
-    """One family: `fixed` labels with their values, and a sample for each value of `labels`."""
+    """Make a family: `fixed` labels with their values, and a sample for each value of `labels`."""
     family = kind(name, about, labels=(*fixed, *labels))
     for values, count in samples:
         family.add_metric((*fixed.values(), *values), count)

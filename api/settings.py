@@ -18,7 +18,7 @@ from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, R
 # Treatment of a request's field that no table names.
 WARN, IGNORE, REFUSE = "warn", "ignore", "refuse"
 POLICIES = (WARN, IGNORE, REFUSE)
-# What a person still takes for a text that flows; more than a second is no stream.
+# The longest that people still take for flowing text; more than a second is no stream.
 MERGE_MS_MAX = 1000
 
 
@@ -43,7 +43,7 @@ class HttpLimits:
     idle_s: float = setting(
         75.0, at_least=0.001, help="Seconds after which an idle keep-alive connection is closed."
     )
-    # One write; a client that takes nothing for so long is gone or hostile.
+    # Time for one write; a client that takes nothing for so long is gone or hostile.
     write_s: float = setting(
         20.0,
         at_least=0.001,
@@ -82,7 +82,7 @@ class SocketLimits:
     queued_per_lane_max: int = setting(
         16, at_least=1, help="Maximum number of requests waiting in one lane."
     )
-    # Of all lanes; one body's worth.
+    # Limit of all lanes together; one body's worth.
     queued_bytes_max: int = setting(
         16 * 2**20,
         at_least=1,
@@ -116,7 +116,7 @@ class SocketLimits:
         at_least=1,
         help="Size of the unsent text of one lane at which its generation pauses.",
     )
-    # What one wake-up of the writer gathers into one write.
+    # Limit of what one wake-up of the writer gathers into one write.
     burst_bytes_max: int = setting(256 * 2**10, at_least=1, help="Maximum size of one write.")
     # Error events that wait for a client which sends but does not read.
     waiting_errors_max: int = setting(
@@ -141,14 +141,14 @@ class ServerLimits:
     connections_max: int = setting(
         2048, at_least=1, help="Maximum number of connections of one frontend."
     )
-    # Of one address that is not this machine's own (of IPv6: one network of 64 bits), answered
-    # the same way. A quarter: no client takes all; behind a proxy on another machine, which has
-    # one address for everybody, this wants to be as large as the limit above.
+    # Limit for one address that is not this machine's own (of IPv6: one network of 64 bits),
+    # answered the same way. A quarter: no client takes all; behind a proxy on another machine,
+    # which has one address for everybody, this wants to be as large as the limit above.
     connections_per_address_max: int = setting(
         512, at_least=1, help="Maximum number of connections from one client address."
     )
-    # Of bodies and messages that are not whole yet, those of all connections together; each has
-    # 64 KiB for nothing. Sixteen of the largest.
+    # Limit of unfinished bodies and messages of all connections together; each has 64 KiB for
+    # nothing. Sixteen of the largest.
     input_bytes_max: int = setting(
         256 * 2**20,
         at_least=1,
@@ -199,8 +199,7 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class InputShare:
-    """What one connection takes for request bodies and WebSocket messages that are not whole yet;
-    released when it ends.
+    """Share of one connection in the memory for input that is not whole yet, until it ends.
 
     Each alone is bounded, but two thousand connections of 16 MiB are not: a slow body lasts half a
     minute, an unfinished message as long as its socket. Small ones are free, as their number is
@@ -211,7 +210,7 @@ class InputShare:
     _taken: int = attrs.field(default=0, init=False)
 
     def hold(self, size: int) -> bool:
-        """Its input has, or will have, so many bytes; False if there is no room for them.
+        """Hold so many bytes of input, there or announced; False if there is no room for them.
 
         The share is then as before.
         """
@@ -225,7 +224,7 @@ class InputShare:
         return True
 
     def release(self) -> None:
-        """Its input was used, or is lost."""
+        """Release input that was used, or is lost."""
         self.hold(0)
 
 
@@ -235,7 +234,7 @@ _NETWORK_BITS = 64
 
 
 class PeerNamed(Protocol):
-    """What `address_of` needs of a socket."""
+    """Socket that `address_of` can ask."""
 
     def getpeername(self) -> object:
         """The other side's address; raises `OSError` when it has left."""
@@ -268,7 +267,7 @@ def address_of(socket: PeerNamed) -> str:
 
 @attrs.frozen(kw_only=True)
 class ListenSettings:
-    """Where a server listens."""
+    """Address that a server listens on."""
 
     host: str = setting("127.0.0.1", help="Address to listen on.")
     port: int = setting(8000, at_most=65535, help="Port to listen on; 0 lets the system choose.")
@@ -350,7 +349,7 @@ class ServeSettings:
 
 @attrs.frozen(kw_only=True)
 class ServerSettings:
-    """All settings of a server; the options of `serve` are this tree, flattened.
+    """Settings of a server; the options of `serve` are this tree, flattened.
 
     A frontend gets it whole, as `FrontendInit.settings`.
     """
@@ -364,7 +363,7 @@ TRACES_PATH = "/v1/traces"
 
 
 def traces_url(endpoint: str, environ: Mapping[str, str]) -> str:
-    """Where traces are sent by the option and OpenTelemetry's standard variables; "": nowhere."""
+    """Address for traces by option and OpenTelemetry's standard variables; "" if none."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     url = endpoint or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")

@@ -25,7 +25,7 @@ from ..runtime.frontend.tracing import SPANS_MAX, Tracer, TraceSpan
 from .counters import ApiCounters
 
 logger = logging.getLogger(__name__)
-# What a killed process takes along, at most; pulled out of the air.
+# The most that a killed process takes along; pulled out of the air.
 PERIOD_S = 1.0
 # In one message, of some 300 bytes each: the SDK's figure.
 BATCH_MAX = 512
@@ -37,7 +37,7 @@ _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
 def make_tracer() -> Tracer:
-    """One that draws ids from the operating system."""
+    """Make a tracer that draws ids from the operating system."""
     return Tracer(random.SystemRandom())
 
 
@@ -65,7 +65,7 @@ async def open_span_export(
 
 @attrs.define(eq=False)
 class SpanExporter:
-    """One for each home. `environ` has the standard variables of OpenTelemetry."""
+    """Exporter of a home's spans. `environ` has the standard variables of OpenTelemetry."""
 
     tracer: Tracer
     url: str
@@ -73,7 +73,7 @@ class SpanExporter:
     counters: ApiCounters
     last_s: float
     _has_spans: Doorbell = attrs.field(factory=Doorbell, init=False)
-    # It was logged that the collector takes nothing.
+    # Set when it was logged that the collector takes nothing.
     _is_failing: bool = attrs.field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -129,12 +129,12 @@ class SpanExporter:
 
 
 def headers_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is to be sent along, by the standard variables: keys of collectors, mostly."""
+    """Headers to send along, by the standard variables: keys of collectors, mostly."""
     return {name.lower(): value for each in _HEADERS for name, value in _pairs(environ, each)}
 
 
 def resource_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Who says it."""
+    """Identity of this service."""
     facts = {"service.name": "triolet", "service.version": __version__}
     facts |= dict(_pairs(environ, "OTEL_RESOURCE_ATTRIBUTES"))
     name = environ.get("OTEL_SERVICE_NAME")

@@ -27,14 +27,14 @@ class Throughput:
 
     _before: dict[int, EngineStatistics] = attrs.field(factory=dict, init=False)
     _at: float = attrs.field(default=math.nan, init=False)
-    # Of what was looked up last, in percent.
+    # The hit rate of the last look-up, in percent.
     _hit_rate: float = attrs.field(default=0.0, init=False)
     _was_busy: bool = attrs.field(default=False, init=False)
 
     def handle_counts(
         self, engines: Mapping[int, EngineStatistics], now: float
     ) -> dict[str, float] | None:
-        """What is to be said now, by name.
+        """Figures to log now, by name.
 
         None of a server that was idle before, and is, and of the first counts that there are: they
         say nothing of the time before.

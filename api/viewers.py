@@ -15,13 +15,13 @@ from ..runtime.messages import ServerNews, WatchServer
 from ..runtime.processes.news import NewsQueue
 from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
 
-# Of one frontend; pulled out of the air: each may have a megabyte that waits.
+# Limit of one frontend; pulled out of the air: each may have a megabyte that waits.
 VIEWERS_MAX = 32
 
 
 @attrs.define(eq=False)
 class Viewers:
-    """One per frontend process; `send` goes to the root, None where there is none."""
+    """Viewers of a frontend process; `send` goes to the root, None where there is none."""
 
     send: Callable[[WatchServer], Awaitable[None]] | None = None
     _queues: set[NewsQueue] = attrs.field(factory=set, init=False)

@@ -21,7 +21,7 @@ _TYPES = {
 
 
 def error_object(error: ApiError, request_id: str | None = None) -> JsonObject:
-    """What a client of this protocol is sent."""
+    """Body of an error for a client of this protocol."""
     kind = _TYPES.get(error.status, INVALID_REQUEST if error.status < 500 else "api_error")
     message, cause = error.message, error.__cause__
     if isinstance(cause, PromptTooLong):

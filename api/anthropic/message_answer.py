@@ -49,19 +49,19 @@ EVENT_FRAMING = Framing(
 
 @attrs.define(eq=False)
 class MessageAnswer:
-    """What one reader of an answer is sent; `is_open`: the prompt has opened the reasoning."""
+    """Answer to one reader; `is_open`: the prompt has opened the reasoning."""
 
     framing: ClassVar[Framing] = EVENT_FRAMING
     message_id: str
     model: str
     request: MessagesRequest
     is_open: bool = attrs.field(default=False, kw_only=True)
-    # None: the answer is text alone, in one block that is open from the beginning.
+    # Parser of the text; None: it is one block, open from the beginning.
     _parser: AnswerParser | None = attrs.field(init=False)
     # The kind of the block that is open, and how many were closed before it.
     _block: str | None = attrs.field(default=None, init=False)
     _closed: int = attrs.field(default=0, init=False)
-    # Of the block of thinking that is open, where it is omitted.
+    # Text of the open block of thinking, where it is omitted.
     _thinking: str = attrs.field(default="", init=False)
     # The fields of the end, once there is one.
     _ending: JsonObject = attrs.field(factory=dict, init=False)
@@ -72,7 +72,7 @@ class MessageAnswer:
             self._block = "text"
 
     def for_reader(self) -> Self:
-        """One that has said nothing yet; each reader has its own."""
+        """Copy for a reader, which has said nothing yet."""
         return attrs.evolve(self)
 
     # ---- chunks
@@ -104,7 +104,7 @@ class MessageAnswer:
     def chunks(
         self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
     ) -> list[JsonObject]:
-        """What one piece adds, if anything, the end of the last block included."""
+        """Events of one piece, the end of the last block included; there may be none."""
         events: list[JsonObject] = []
         for event in self._parse(output):
             self._add(event, events)

@@ -84,7 +84,7 @@ class _GivenTools:
             self.deferred.add(name)
 
     def shown(self, offered: dict[str, bool]) -> ToolSet:
-        """What the model is shown, after what the conversation says of it."""
+        """Tools that the model is shown, after the conversation's own changes."""
         names = [name for name in self.tools if offered.get(name, name not in self.deferred)]
         return ToolSet(tuple(self.tools[name] for name in names), ignored=tuple(self.ignored))
 
@@ -97,7 +97,7 @@ def _read_tools(value: object, path: str) -> _GivenTools:
 
 
 def _read_choice(value: object, path: str) -> tuple[ToolChoiceValue, bool]:
-    """It, and whether several calls may come."""
+    """Read the tool choice, and whether several calls may come."""
     given = read_object(value, path)
     kind = given.required("type")
     if kind not in _CHOICES:
@@ -174,7 +174,7 @@ _THINKING = Body(
         ),
     }
 )
-# What has no place in an answer of this protocol, or another name, is not among them.
+# Fields without a place in an answer of this protocol, or with another name, are not among them.
 _RUNTIME = Body(
     {
         name: RUNTIME.fields[name]
@@ -219,13 +219,13 @@ MESSAGES_BODY = Body(
     },
     rules=MESSAGES_RULES,
 )
-# As chat completions call them.
+# Fields that have the names of chat completions.
 _SHARED = ("stream", "temperature", "top_p", "top_k", RANK, "runtime")
 
 
 @attrs.frozen(kw_only=True)
 class MessagesRequest(ChatRequest):
-    """One validated request."""
+    """Messages request, validated."""
 
     kind: ClassVar[str] = MESSAGES_KIND
     # Blocks of thinking have no text.

@@ -78,7 +78,7 @@ class MessageTurns:
 
     def _add_system(self, message: ObjectFields) -> None:
         texts: list[str] = []
-        # It may have an `output_config` alone, which is ignored.
+        # A message with an `output_config` alone is ignored.
         for block in message.read("content", _read_blocks) or ():
             match block.required("type"):
                 case "text":
@@ -149,7 +149,7 @@ def _read_answer(message: ObjectFields) -> Message:
 
 
 def _read_thinking(block: ObjectFields) -> str:
-    """Its text, or what its signature holds of it if it is ours."""
+    """Text of thinking, or of its signature if that is ours."""
     text, signature = block.required("thinking"), block.string("signature") or ""
     if text or not signature.startswith(SIGNATURE):
         return text
@@ -191,7 +191,7 @@ def _unknown(block: ObjectFields, known: str) -> ApiError:
 
 
 def _read_blocks(content: object, path: str) -> list[ObjectFields]:
-    """Those of an array; a string is one of text."""
+    """Read blocks of an array; a string is a block of text."""
     if isinstance(content, str):
         return [ObjectFields({"type": "text", "text": content}, path)]
     if not isinstance(content, list):
@@ -223,12 +223,12 @@ def _read_system(value: object, path: str) -> list[str]:
 
 
 _TEXT: JsonObject = {"type": "string"}
-# Of a tool.
+# Schemas of a tool.
 NAME_SCHEMA: JsonObject = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 
 
 def object_schema(required: JsonObject, **others: JsonObject) -> JsonObject:
-    """Of an object with these fields, and perhaps the others."""
+    """Schema of an object with these fields, and perhaps the others."""
     return {"type": "object", "properties": {**required, **others}, "required": [*required]}
 
 

@@ -28,14 +28,14 @@ from .batch_file import AnswerFile, BatchRequest, answer_line, check_files, read
 from .options import BatchOptions
 from .plan import fetch_plan, make_plan
 
-# Of answers that may be others a moment later: too many requests, no engine, draining.
+# Statuses of answers that may differ a moment later: too many requests, no engine, draining.
 _AGAIN = frozenset({429, 502, 503, 504})
 # The key was used, and its answer is not to be had: it takes another one.
 _LOST = frozenset({409, 410})
 # No answer to a request, but to who asks.
 _NOT_OURS = frozenset({401, 403})
 _BREAKS = (OSError, trio.BrokenResourceError, trio.TooSlowError, h11.RemoteProtocolError)
-# From one try to the next; a server that is there again within a minute finds us.
+# Pauses between tries; a server that is there again within a minute finds us.
 AGAIN_S = 0.5
 AGAIN_MAX_S = 8.0
 # Tries without an answer, of one request: a quarter of an hour.
@@ -56,7 +56,7 @@ class BatchGivenUp(Exception):
 
 @attrs.frozen
 class BatchServer:
-    """Where requests go."""
+    """Address of a server that answers requests."""
 
     host: str
     port: int
@@ -160,7 +160,7 @@ class Batch:
                     nursery.start_soon(answer_next, name="requests")
 
     def summary(self) -> str:
-        """What came of it."""
+        """Summary of the counts."""
         refused = f", {self.refused} of them refused" if self.refused else ""
         return f"{self.answered} answered{refused}"
 

@@ -17,7 +17,7 @@ import msgspec
 from ...engine.errors import InvalidParameter
 
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
-# Of one line; a server takes no larger body.
+# Limit of a line; a server takes no larger body.
 LINE_BYTES_MAX = 16 * 2**20
 
 
@@ -34,7 +34,7 @@ class BatchFileError(Exception):
 
 @attrs.frozen
 class BatchRequest:
-    """One line of the input. `line` is all of it, as it stands there."""
+    """Request in a line of the input. `line` is the whole line, as it stands there."""
 
     custom_id: str
     url: str
@@ -132,7 +132,7 @@ class AnswerFile:
         os.ftruncate(self._fd, end)
 
     def _is_torn_answer(self) -> bool:
-        """Of a file of one line: it may be the begin of an answer, or something of the user's."""
+        """Whether a file of one line may be the begin of an answer, not something else."""
         begin = answer_line("", None, {})[:6]  # {"id":
         return os.pread(self._fd, len(begin), 0) in (begin, begin[: os.fstat(self._fd).st_size])
 
@@ -164,7 +164,7 @@ def _answered(line: bytes) -> str | None:
 
 
 def answer_line(custom_id: str, response: dict[str, Any] | None, error: Any) -> bytes:
-    """One line of the output, as OpenAI's."""
+    """Line of the output, as OpenAI's."""
     value = {
         "id": f"batch_req_{custom_id}",
         "custom_id": custom_id,

@@ -26,7 +26,7 @@ from .options import ChatOptions
 
 _BYE = ("/bye", "/exit", "/quit")
 _NEW, _HELP = "/new", "/help"
-# What begins so is for us and not for the model; a path is not.
+# A command begins so, and is not for the model; a path is none.
 _COMMAND = re.compile(r"/[a-z]+(?=\s|$)")
 GREETING = "say something; /help shows what else there is"
 HELP = """/new            begin a new conversation
@@ -92,7 +92,7 @@ class TerminalChat:
             print(f"there is no command {command}; {_HELP} shows them")
 
     async def _ask(self, interrupts: AsyncIterator[int]) -> str | None:
-        """One line; None at the end."""
+        """Ask for a line; None at the end."""
         async with trio.open_nursery() as nursery:
             # Taken here, as they must not stop the next answer.
             start_background_task_soon(nursery, _hint_at_interrupt, interrupts, name="interrupts")

@@ -23,7 +23,7 @@ _COLUMNS = 160
 
 @attrs.frozen
 class SettingRow:
-    """One setting as `config show` shows it."""
+    """Setting as `config show` shows it."""
 
     option: str
     value: object
@@ -35,7 +35,7 @@ class SettingRow:
 def settings_text(
     groups: tuple[Any, ...], model: str | None, sources: Mapping[str, str], *, as_json: bool
 ) -> str:
-    """All settings of these options, as a table or as JSON. `sources`: of those that were set."""
+    """Table or JSON of all settings of these options. `sources`: of those that were set."""
     source = sources.get("--model", DEFAULT)
     rows = [SettingRow("MODEL", model or "(the bundled model)", source, "", MODEL_HELP)]
     for group in groups:

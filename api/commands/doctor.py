@@ -31,7 +31,7 @@ from ...runtime.processes.run_folder import base_folder, live_runs
 from ...transports.takeover.memory import SLOT_BYTES, SLOTS, address_space_free
 from .sources import PREFIX
 
-# What decides how fast a CPU computes, as `/proc/cpuinfo` spells it.
+# Flags that decide how fast a CPU computes, as `/proc/cpuinfo` spells them.
 _ISA_FLAGS = ("avx2", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 # Each connection is one descriptor; below this a busy server runs out.
 _DESCRIPTORS_LEAST = 1024
@@ -44,7 +44,7 @@ _ROOT_DESCRIPTORS, _FRONTEND_BYTES = 80, 200 * 2**20
 
 @attrs.frozen
 class Finding:
-    """One line of the report. A fault has a `remedy`."""
+    """Line of the report. A fault has a `remedy`."""
 
     topic: str
     fact: str
@@ -122,7 +122,7 @@ def _cgroup(name: str) -> str:
 
 
 def _kernels() -> Iterator[Finding]:
-    """What the executor "auto" finds in the worker."""
+    """Find out what the executor "auto" will find in the worker."""
     if fault := native_fault():
         fact = f"none, so that torch computes: {fault}" if has_torch() else f"none: {fault}"
         yield Finding("native kernels", fact, "" if has_torch() else TORCH_REMEDY)

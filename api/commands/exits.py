@@ -40,7 +40,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 # A place was given up: systemd's Restart=on-failure must see it.
 EXIT_ENGINE_LOST = 3
-# As shells say it of a program that SIGINT ended.
+# A shell's code for a program that SIGINT ended.
 EXIT_INTERRUPTED = 130
 # The same of SIGPIPE, which Python turns into an error.
 EXIT_UNREAD = 141
@@ -89,7 +89,7 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
 
 
 async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
-    """What `main` returns. A signal cancels it: its server must not outlive the command.
+    """Run `main`, return its value. A signal cancels it: its server must not outlive the command.
 
     Nor may a second one, as `timeout` sends it, cut that short. Raises what `main` raises, or
     `SystemExit` when a signal came.
@@ -121,7 +121,7 @@ def print_whole(text: str) -> None:
     try:
         print(for_terminal(text) if sys.stdout.isatty() else text, flush=True)
     except BrokenPipeError:
-        # What is still in the buffer has nowhere to go either, when Python flushes it at its end.
+        # The buffered rest has nowhere to go either, when Python flushes it at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

@@ -18,12 +18,12 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 PROMPT = "> "
-# Until an editor that was made to leave has given the terminal back; it takes milliseconds.
+# Time for an editor that was made to leave to give the terminal back; it takes milliseconds.
 LEAVE_S = 2.0
 
 
 class Lines(Protocol):
-    """Where lines come from."""
+    """Source of lines."""
 
     async def read(self) -> str | None:
         """The next line, after a prompt; None at the end. Raises `KeyboardInterrupt` where Ctrl-C
@@ -35,7 +35,7 @@ class PipedLines:
     """Standard input as it is. Cancelled, the thread stays behind in `readline`."""
 
     async def read(self) -> str | None:
-        """See `Lines`; Ctrl-C is a signal here."""
+        """Read the next line; Ctrl-C is a signal here."""
         sys.stdout.write(PROMPT)
         sys.stdout.flush()
         line = await trio.to_thread.run_sync(
@@ -56,7 +56,7 @@ class EditedLines:
         return cls(PromptSession(history=_history(), input=source, output=screen))
 
     async def read(self) -> str | None:
-        """See `Lines`. Cancellation gives the terminal back, within `LEAVE_S`."""
+        """Read the next line. Cancellation gives the terminal back, within `LEAVE_S`."""
         left, token = trio.Event(), trio.lowlevel.current_trio_token()
 
         def ask() -> str | None:

@@ -138,7 +138,7 @@ class KeyFileOptions:
 
 @attrs.frozen(kw_only=True)
 class BatchOptions:
-    """Who answers the requests of a batch. Raises `InvalidParameter`."""
+    """Options of a batch: its server, its file. Raises `InvalidParameter`."""
 
     in_flight: Annotated[int, _note("in-flight", "Maximum number of concurrent requests.")] = 64
     engines: Annotated[int, _note("engines", "Engine processes; each has the whole model.")] = 1

@@ -1,4 +1,4 @@
-"""What a viewer of a server knows: its processes as lines, in order, and what happened to them.
+"""A viewer's picture of a server: its processes as lines, in order, and what happened to them.
 
 Sans-IO: news in, lines out. Changes are merged as the feed's protocol says: rows by place.
 """
@@ -21,7 +21,7 @@ RATE_MS = 2000
 
 @attrs.frozen
 class ProcessLine:
-    """One process."""
+    """Line of a process."""
 
     place: str
     depth: int
@@ -41,7 +41,7 @@ class Rate:
     _counts: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
 
     def handle(self, t: int, count: int) -> None:
-        """So many more at this time."""
+        """Count so many more at this time."""
         self._counts.append((t, count))
         self._forget(t)
 
@@ -111,7 +111,7 @@ class Overview:
         return next((line for line in self.lines() if line.place == place), None)
 
     def lines(self) -> list[ProcessLine]:
-        """All processes: each above its own, or the busiest or largest first."""
+        """Lines of all processes: each above its own, or the busiest or largest first."""
         if self.order == "place":
             return list(self._below(None, 0))
         rows = [row for row in self._rows.values() if "pid" in row]
@@ -137,7 +137,7 @@ class Overview:
         )
 
     def _does(self, row: dict[str, Any]) -> str:
-        """What there is to say of it."""
+        """Activity of a process, in words."""
         facts = row.get("facts", {})
         if row.get("reason"):
             return str(row["reason"])

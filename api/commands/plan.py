@@ -36,15 +36,15 @@ from ..settings import (
     traces_url,
 )
 
-# What the kernel shows of NVIDIA's, of AMD's, and of Windows' GPUs.
+# Device files of NVIDIA's, of AMD's, and of Windows' GPUs.
 _DEVICES = pathlib.Path("/dev")
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")
 # Characters of a key where others reach the address: 64 bits even in hexadecimal digits.
 KEY_CHARACTERS_MIN = 16
 # A key file holds at most some thousand keys; a larger one is a mistake.
 KEY_FILE_BYTES_MAX = 64 * 2**10
-# Of all that was written, in whatever place, the one typed tree. Values are not converted: their
-# types are checked by the classes, which name the setting.
+# Converter of everything written, in whatever place, to the one typed tree. Values are not
+# converted: their types are checked by the classes, which name the setting.
 _CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
 for _kind in (bool, int, float, str):
     _CONVERTER.register_structure_hook(_kind, lambda value, _: value)
@@ -171,7 +171,7 @@ async def fetch_plan(
 
 
 def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
-    """Where the model is, and what clients call it."""
+    """Folder of the model, and its name for clients."""
     if not model:
         return str(bundled_model_folder()), model_name or BUNDLED_MODEL_NAME
     folder = pathlib.Path(model).resolve()

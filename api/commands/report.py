@@ -35,13 +35,13 @@ from ...runtime.events import (
 from .exits import print_whole
 
 logger = logging.getLogger(__name__)
-# Where one word of a class's name ends and the next begins.
+# Borders between the words of a class's name.
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 @attrs.frozen
 class FirstSteps:
-    """What to do with a server that has come up, as lines for people."""
+    """Instructions for people with a server that has come up."""
 
     model: str
     needs_key: bool = False

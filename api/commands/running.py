@@ -1,4 +1,4 @@
-"""What is asked of a running server over its control socket: its task tree, and restarts.
+"""Calls to a running server over its control socket: its task tree, and restarts.
 
 In a rolling restart engines and frontends begin anew, one after the other. The command leads, not
 the root, which only carries out one restart at a time as it always does. So who ends the command,

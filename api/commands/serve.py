@@ -25,8 +25,8 @@ from .plan import short_cache
 
 logger = logging.getLogger(__name__)
 
-# What a shell allows, mostly 1024, is there for programs that wait by select(); a frontend takes
-# twice as many connections. More are not needed.
+# The soft limit of a shell, mostly 1024, is there for programs that wait by select(); a frontend
+# takes twice as many connections. More are not needed.
 DESCRIPTORS_WANTED = 65_536
 # Signals closer together are one wish: `timeout` sends its own to the command, then to the group.
 ONE_WISH_S = 0.2

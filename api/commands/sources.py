@@ -47,7 +47,7 @@ TABLES = {
 }
 _FILE_BYTES_MAX = 2**20  # a file of settings has some kilobytes; a larger one is a mistake
 _WHOLE = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
-# What crosses to other processes has 64 bits, and so has at most so many digits.
+# Integers that cross to other processes have 64 bits, and so at most so many digits.
 _INTEGER_MAX = 2**63 - 1
 _DIGITS_MAX = 24
 _TYPE_NAMES = {
@@ -189,12 +189,12 @@ class Sources:
                 }.get(token.source, f"{token.source}, {token.keyword}")
 
 
-# Of this program's command line.
+# The sources of this program's command line.
 SOURCES = Sources()
 
 
 def parser_sentence(error: CycloptsError) -> str:
-    """What the parser says is wrong, in the look that all errors have."""
+    """Sentence for the parser's error, in the look that all errors have."""
     error.verbose = False
     match error:
         case UnusedCliTokensError(unused_tokens=[*words]):
@@ -212,7 +212,7 @@ def parser_sentence(error: CycloptsError) -> str:
 
 
 def fault_of_text(hint: Any, text: str) -> str:
-    """What is wrong with `text` for an option of this type, as the end of a sentence; "" if right.
+    """End of a sentence on what is wrong with `text` for an option of this type; "" if nothing is.
 
     Of the command line, or the environment. Booleans are read by the parser, which knows their
     words and takes no other.
@@ -251,6 +251,6 @@ def _is_number(text: str) -> bool:
 
 
 def _kind(hint: Any) -> Any:
-    """Of an optional one what it is if given, of many what each of them is."""
+    """Type of an optional value that is given, or of each of many."""
     kinds = [each for each in get_args(hint) if each not in (type(None), Ellipsis)]
     return kinds[0] if len(kinds) == 1 else hint

@@ -29,21 +29,21 @@ from ...runtime.processes.news import News
 from ...runtime.processes.run_folder import RunFolder
 from .overview import Overview, ProcessLine
 
-# Where the output is no terminal: until every process has said what it does.
+# Time for every process to report, where the output is no terminal.
 SETTLE_S = 1.2
 COLUMNS = 120
 MARKS_SHOWN = 5
 NUMBERS = ("pid", "CPU %", "MB")
 HELP = "↑ ↓ choose   o order   k kill   s stop   c continue   q quit"
 SIGNALS = {"k": Signal.KILL, "s": Signal.STOP, "c": Signal.CONTINUE}
-# As terminals send them behind an escape.
+# Arrows as terminals send them behind an escape.
 ARROWS = {"[A": -1, "[B": 1, "OA": -1, "OB": 1}
 STYLES = {"ready": "green", "stopped": "yellow", "silent": "yellow", "failed": "red"}
 
 
 @attrs.define(eq=False)
 class Screen:
-    """What is chosen and asked of the person at the keys. Sans-IO: keys in, orders out."""
+    """Choice and questions of the person at the keys. Sans-IO: keys in, orders out."""
 
     overview: Overview = attrs.field(factory=Overview)
     place: str = "root"
@@ -53,7 +53,7 @@ class Screen:
     is_over: bool = False
 
     def handle_key(self, key: str) -> SignalOrder | None:
-        """One key, or what an arrow sends; an order if there is one to carry out."""
+        """Handle a key, or what an arrow sends; an order if there is one to carry out."""
         asked, self.asked, self.message = self.asked, None, ""
         if asked is not None:
             return asked if key == "y" else None
@@ -165,7 +165,7 @@ async def _carry_out(folder: RunFolder, order: SignalOrder) -> str:
 
 
 def _read_key(fd: int) -> str:
-    """One key; of an arrow, which is an escape and two more, these two."""
+    """Read a key; of an arrow, which is an escape and two more, these two."""
     key = os.read(fd, 1)
     if key == b"\x1b" and select.select([fd], [], [], 0)[0]:
         key = os.read(fd, 2)

@@ -133,8 +133,8 @@ def _split_origin(origin: str) -> tuple[str, str, int | None] | None:
     return scheme, *split
 
 
-# What browsers offer for a socket, as they cannot set its headers: this name, and one that has the
-# key behind the prefix, in base64url. The answer selects the name alone.
+# Subprotocols that browsers offer for a socket, as they cannot set its headers: this name, and one
+# with the key behind the prefix, in base64url. The answer selects the name alone.
 SUBPROTOCOL = "triolet"
 KEY_PREFIX = "triolet.key."
 
@@ -171,12 +171,12 @@ def _digest(key: str) -> bytes:
 
 
 def sealed(key: str) -> str:
-    """What may stand in a key's place where keys are configured: its digest, spelled out."""
+    """Digest, spelled out, that may stand in a key's place where keys are configured."""
     return key if _SEALED.fullmatch(key) else f"sha256:{_digest(key).hex()}"
 
 
 def _digest_given(key: str) -> bytes:
-    """Of a configured key, or of what stands for it."""
+    """Digest of a configured key, or of its sealed form."""
     return bytes.fromhex(sealed(key).partition(":")[2])
 
 
@@ -240,7 +240,7 @@ class Authentication:
         raise _unauthorized("The API key is not one of this server's")
 
     def _admin_or_anonymous(self, authorization: str | None) -> str:
-        """Without user keys all are let in; SDKs send some key in any case."""
+        """Admit everybody where there are no user keys; SDKs send some key in any case."""
         if not self.admin_digests or authorization is None:
             return ANONYMOUS
         try:

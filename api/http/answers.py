@@ -30,5 +30,5 @@ def write_head(status: int, headers: Headers) -> bytes:
 
 
 def write_chunk(data: bytes) -> bytes:
-    """One chunk of a body whose length is not known (RFC 9112, 7.1); `data` must not be empty."""
+    """Chunk of a body whose length is not known (RFC 9112, 7.1); `data` must not be empty."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: requests in, answers out, each step with a limit and a deadline.
+"""HTTP/1.1 connection: requests in, answers out, each step with a limit and a deadline.
 
 `request` parses requests; answers are written here. This module owns the waiting and the
 counting, and knows no routes.
@@ -25,7 +25,7 @@ from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_h
 from .stream import BoundedStream, ReadAhead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-# What follows an answer.
+# States after an answer.
 NEXT, LAST = HttpState(), HttpState(is_last=True)
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 # After the deadline of a head: if we were stopped past it, as all processes were, what has come is
@@ -45,7 +45,7 @@ class HttpConnection:
     share: InputShare = attrs.field(factory=InputShare)
     # Whom it is counted for.
     address: str = LOCAL
-    # Of the process: heads and bodies are named there before they are parsed.
+    # The process's: heads and bodies are named there before they are parsed.
     hands: Hands = attrs.field(factory=Hands)
 
     # Around all that is done for the client, while `reading`: cancelled when it leaves before it is
@@ -62,16 +62,16 @@ class HttpConnection:
     standing_headers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
     # How the protocol of the present request writes an error.
     error_body: Callable[[ApiError], JsonObject] = attrs.field(default=ApiError.body, init=False)
-    # What the access log says of the present request.
+    # The access log's entry of the present request.
     access: AccessEntry = attrs.field(factory=AccessEntry, init=False)
-    # What a successor is to do with the present request; another object after each event.
+    # A successor's task for the present request; another object after each event.
     state: HttpState = attrs.field(factory=HttpState, init=False)
-    # That which was described last.
+    # The state that was described last.
     _described: HttpState = attrs.field(factory=HttpState, init=False)
     # An event stream has said nothing for long: a comment is due.
     is_silent: bool = attrs.field(default=False, init=False)
     input: ReadAhead = attrs.field(init=False)
-    # Of the present request, what was not read yet.
+    # Bytes of the present request that were not read yet.
     _body: CountedBody | ChunkedBody = attrs.field(init=False)
     # The client waits for our word (`100 Continue`) before it sends the body.
     _is_awaited: bool = attrs.field(default=False, init=False)
@@ -195,7 +195,7 @@ class HttpConnection:
         return bytes(data)
 
     async def _in_hand(self, kind: ContentKind, data: bytes, principal: str = "") -> Hold:
-        """See `Hands.take`. Raises `ApiError` 400 for what has ended frontends."""
+        """Take data in hand. Raises `ApiError` 400 for a content that has ended frontends."""
         try:
             return await self.hands.take(kind, principal, data)
         except RequestQuarantined as error:
@@ -222,12 +222,11 @@ class HttpConnection:
             return decode_object(body)
 
     def describe(self) -> bytes:
-        """See `HeldState`."""
         self._described = self.state
         return encode_state(self.state)
 
     def note(self) -> bytes | None:
-        """See `HeldState`: events of a stream only move it on."""
+        """Note a position, if events of a stream have only moved it on; see `HeldState`."""
         before, state = self._described, self.state
         if state.is_begun and before.is_begun and before.claimed == state.claimed:
             return encode_position(state.position)
@@ -247,7 +246,7 @@ class HttpConnection:
         return self.state.claimed
 
     def execute_once(self) -> None:
-        """What is done for the present request from here on is not to be done by a successor."""
+        """Execute what follows at most once: a successor does not repeat the present request."""
         if self.stream.held is not None:
             self.stream.held.refuse()
 
@@ -312,7 +311,7 @@ class HttpConnection:
             await self.stream.send_all(data)
 
     def _handle_answered(self) -> None:
-        """What is written next is the end of this answer: its request is needed no more."""
+        """Note that the next bytes end this answer: its request is needed no more."""
         is_last = self._closing or not self._body.is_whole
         self.state, self.ending = LAST if is_last else NEXT, EndForm.UNANSWERED
         if self.stream.held is not None:

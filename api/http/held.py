@@ -20,13 +20,13 @@ from ...transports.takeover.tcp import SocketCalls
 from ..schema.fields import JsonObject
 from ..settings import MemoryBudget
 
-# Of a connection that has none, such as an embedded server's.
+# A connection without a slot, such as an embedded server's.
 NO_SLOT = -1
 # Instead of a state: this connection ends with its frontend.
 NOT_HELD = b""
-# What a connection may use of its slot for nothing: its first page, and one of input.
+# Free share of a connection's slot: its first page, and one of input.
 FREE_BYTES = 8 * 2**10
-# Of all connections of a frontend together; few messages are larger than the free ones.
+# Budget of all connections of a frontend together; few messages are larger than the free ones.
 BUDGET_BYTES = 128 * 2**20
 # A stream may append so many times the bytes of its state before that is stated anew, while half of
 # the budget is free for large messages.
@@ -34,7 +34,7 @@ APPENDED_STATES = 64
 
 
 class HttpState(msgspec.Struct, array_like=True, tag="http", frozen=True):
-    """What follows on a connection that speaks HTTP, from the first byte of kept input on.
+    """State of a connection that speaks HTTP, from the first byte of kept input on.
 
     The request that begins there is answered from the beginning, under the id that was drawn for
     it if there is one; or, when `is_begun`, from behind the event of this position. `is_last`: it
@@ -71,7 +71,7 @@ class GrantState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SessionState(msgspec.Struct, array_like=True, tag="socket", frozen=True):
-    """What follows on a WebSocket, whose kept input begins behind a message.
+    """State of a WebSocket, whose kept input begins behind a message.
 
     `turns` are those that run, and behind them those that wait in their lanes; `notices` are events
     of no response, and those with which a turn ended that has none. `grant` is the last one that a
@@ -79,7 +79,7 @@ class SessionState(msgspec.Struct, array_like=True, tag="socket", frozen=True):
     """
 
     principal: str
-    # Its own, by which the store knows what is kept for it alone.
+    # The session's id, by which the store knows what is kept for it alone.
     session_id: str = ""
     names: list[str] = []
     turns: list[TurnState] = []
@@ -100,12 +100,12 @@ _decode_turn = msgspec.msgpack.Decoder(TurnState).decode
 
 
 def encode_state(state: State) -> bytes:
-    """For the slot."""
+    """Encode a state for the slot."""
     return _encode(state)
 
 
 def decode_state(state: bytes) -> State | None:
-    """What `encode_state` made; None of a connection that is not held.
+    """Decode what `encode_state` made; None for a connection that is not held.
 
     Raises `msgspec.MsgspecError`.
     """
@@ -135,7 +135,7 @@ def session_with(session: SessionState, note: bytes) -> SessionState:
 
 
 class HeldState(Protocol):
-    """What follows what is written next, as its layer says."""
+    """State behind the bytes that are written next, as its layer describes it."""
 
     @property
     def ending(self) -> EndForm:
@@ -145,26 +145,24 @@ class HeldState(Protocol):
         """The state, as `encode_state` makes it."""
 
     def note(self) -> bytes | None:
-        """Of what is written next, if that alone has changed the state that was described last."""
+        """Note of the next bytes, if it alone says how the described state changed."""
 
 
 @attrs.frozen
 class FixedState:
-    """One that does not change."""
+    """State that does not change."""
 
     state: bytes = NOT_HELD
     ending: EndForm = EndForm.CUT
 
     def describe(self) -> bytes:
-        """See `HeldState`."""
         return self.state
 
-    def note(self) -> None:
-        """See `HeldState`."""
+    def note(self) -> None: ...
 
 
 def ignore_slot(slot: int) -> None:
-    """Where every slot can be mapped."""
+    """Ignore a slot, where every one can be mapped."""
 
 
 @attrs.define(eq=False)
@@ -251,7 +249,7 @@ class HeldStream:
         self._said_to = said_to if state else -1
 
     def refuse(self) -> None:
-        """Until something is written, it ends with its frontend: what is done now is done once."""
+        """End with the frontend, until something is written: what is done now is done once."""
         self._store(NOT_HELD)
 
     def receive(self, calls: SocketCalls, fd: int, size: int) -> bytes:

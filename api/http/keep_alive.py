@@ -17,14 +17,14 @@ from .connection import HttpConnection
 
 # Clients ignore it, also those that read block by block.
 COMMENT = b": keep-alive\n\n"
-# Behind an event with an id: OpenAI's client for Python takes the empty line for the end of another
-# event, one without data, which it fails to parse.
+# Comment behind an event with an id: OpenAI's client for Python takes the empty line for the end of
+# another event, one without data, which it fails to parse.
 COMMENT_LINE = b": keep-alive\n"
 
 
 @attrs.define(eq=False)
 class _Watched:
-    """One stream; `state` is that of when it was looked at last, replaced whenever it sends."""
+    """Stream with its state at the last look, replaced whenever it sends."""
 
     wake: Callable[[], None]
     state: object = None

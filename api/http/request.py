@@ -28,7 +28,7 @@ from httptools import (
 from ..errors import ApiError, head_too_large
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
-# One that needs no decoding.
+# A path that needs no decoding.
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 WEBSOCKET_VERSION = "13"
 JSON_TYPE = "application/json"
@@ -165,7 +165,7 @@ _LATER_MINOR = re.compile(rb"([^\r\n]* HTTP/1\.)([2-9])\r\n")
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 EMPTY_LINE = b"\r\n\r\n"
 VERSIONS = frozenset({"1.0", "1.1"})
-# What llhttp says of a request that is sound and asks for what is not served: status and message.
+# Errors of llhttp for sound requests that are not served: status and message.
 _UNSERVED = {
     "Invalid HTTP version": (505, "Only HTTP/1.1 is spoken"),
     "Request has invalid `Transfer-Encoding`": (501, "Of transfer codings only chunked is known"),
@@ -183,11 +183,11 @@ def invalid_http(message: str = "The request is not valid HTTP/1.1", status: int
 
 
 class _Callbacks:
-    """What llhttp has found of one request."""
+    """Parts of a request that llhttp has found."""
 
     def __init__(self) -> None:
         self.target = b""
-        # Of the head; trailers come here, too, when it was read already.
+        # Headers of the head; trailers come here, too, when it was read already.
         self.headers: list[tuple[bytes, bytes]] = []
         self.body: list[bytes] = []
         self.is_complete = False
@@ -217,7 +217,7 @@ class CountedBody:
         return not self.bytes_left
 
     def take(self, buffer: bytearray) -> bytes:
-        """What is here of it."""
+        """Take the bytes of the body that are there."""
         data = bytes(buffer[: self.bytes_left])
         del buffer[: self.bytes_left]
         self.bytes_left -= len(data)
@@ -275,7 +275,7 @@ class ChunkedBody:
 
 @attrs.define(eq=False)
 class Head:
-    """One head, and what it says of the body and the connection. Not frozen: one for a request."""
+    """Head with its facts about body and connection. Not frozen: one is made for each request."""
 
     request: HttpRequest
     body: CountedBody | ChunkedBody

@@ -23,12 +23,12 @@ from ...transports.takeover.tcp import SOCKET_CALLS, SocketCalls, abort
 from .held import HeldStream
 from .request import EMPTY_LINE, skip_empty_lines
 
-# One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
+# Bytes of one deadline: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
 PIECE_BYTES = 256 * 2**10
 # The kernel holds so much that it has not sent; more waits with us, where deltas are merged. The
 # value is the one that browsers' peers use for the same purpose (HTTP/2 prioritization).
 UNSENT_BYTES_MAX = 16 * 2**10
-# Of one read, unless its caller says.
+# Bytes of one read, unless its caller says.
 RECEIVE_BYTES = 64 * 2**10
 
 
@@ -38,7 +38,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
 
     transport: trio.abc.Stream
     write_s: float
-    # Where a successor finds it, if it may go on with it.
+    # The slot, if a successor may go on with the stream.
     held: HeldStream | None = None
     # Why no successor can, though the server was to see to it.
     unheld: str = ""
@@ -266,13 +266,13 @@ class ReadAhead:
         return len(self.buffer) > size
 
     def keep_from_here(self) -> None:
-        """What was used before is not needed by a successor either."""
+        """Keep input only from here on, for a successor too."""
         held = self.stream.held
         if held is not None:
             held.kept_from = held.received - len(self.buffer)
 
     def cancel_at_end(self, scope: trio.CancelScope | None) -> None:
-        """From now on cancel this scope when the client closes or resets; also when it has."""
+        """Cancel this scope when the client closes or resets, or has already."""
         self._answering = scope
         if self.is_ended and scope is not None:
             scope.cancel("the client has left")

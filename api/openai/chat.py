@@ -47,7 +47,7 @@ def around_marks(chunk: JsonObject, count: int) -> list[bytes]:
 
 @attrs.define
 class AnsweredPrompt:
-    """What is known of a prompt; `echoed` is its text, "" without echo.
+    """Prompt as it is known; `echoed` is its text, "" without echo.
 
     Its logprobs, if asked for, are known with the first token.
     """
@@ -59,7 +59,7 @@ class AnsweredPrompt:
 
 @attrs.define
 class WholeChoice:
-    """One whole answer to one prompt, from a token on of another numerics id, if any."""
+    """Answer to one prompt, whole; from a token on of another numerics id, if any."""
 
     prompt: AnsweredPrompt
     output: GenerationOutput
@@ -68,7 +68,7 @@ class WholeChoice:
 
 @attrs.frozen(kw_only=True)
 class ChatAnswer:
-    """One completion's identity; `created` is Unix seconds. Every object repeats it."""
+    """Identity of a completion, which every object repeats; `created` is Unix seconds."""
 
     framing: ClassVar[Framing] = CHUNK_FRAMING
     completion_id: str
@@ -77,15 +77,15 @@ class ChatAnswer:
     with_token_ids: bool = False
     # Chunks have `usage`, null before the last one, as OpenAI's have when it is asked for.
     has_usage: bool = False
-    # None: without logprobs.
+    # Formats logprobs; None: without.
     formatter: LogprobFormatter | None = None
-    # None: without those of the prompt.
+    # Formats logprobs of the prompt; None: without.
     prompt_formatter: LogprobFormatter | None = None
     # Parts reasoning and calls from the text; None where there are none.
     messages: "ChatMessages | None" = None
 
     def for_reader(self) -> Self:
-        """One that has said nothing yet; each reader has its own."""
+        """Copy for a reader, which has said nothing yet."""
         if self.messages is None:
             return self
         return attrs.evolve(self, messages=self.messages.fresh())
@@ -112,7 +112,7 @@ class ChatAnswer:
     def chunks(
         self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
     ) -> list[JsonObject]:
-        """What one piece adds to its message, if anything, and the end if it is the last.
+        """Chunks of one piece, the end included if it is the last; there may be none.
 
         `inexact_from` is to be said with it; where the text stands (`offset`) makes no difference.
         """
@@ -169,7 +169,7 @@ class ChatAnswer:
         return {"content": self.formatter.chat(logprobs), "refusal": None}
 
     def _delta(self, output: GenerationOutput) -> JsonObject | None:
-        """What a piece adds to its message; empty text if it has tokens alone."""
+        """Delta of a piece; empty text if it has tokens alone."""
         if self.messages is None:
             delta: JsonObject = {"content": output.text} if output.text else {}
         else:
@@ -205,7 +205,7 @@ def stop_reason_of(reason: FinishReason | None, stop_reason: str | int | None) -
 
 
 def inexact_note(inexact_from: int | None) -> JsonObject:
-    """For a choice, from which of its tokens on they may differ (`runtime.inexact_ok`), if any."""
+    """Note for a choice whose tokens may differ from one on (`runtime.inexact_ok`), if any."""
     return {} if inexact_from is None else {"runtime": {"inexact_from": inexact_from}}
 
 
@@ -224,7 +224,7 @@ def usage_object(usage: Usage) -> JsonObject:
 
 @attrs.define(eq=False)
 class ChatMessages:
-    """Those of one completion, a choice each, with what is parted off: reasoning and calls.
+    """Messages of a completion, one for each choice, with reasoning and calls parted off.
 
     Ids of calls are a function of the completion's.
     """
@@ -242,7 +242,7 @@ class ChatMessages:
         return ChatMessages(self.completion_id, self.tools, self.is_open, self.shows_reasoning)
 
     def delta(self, index: int, text: str, *, is_last: bool) -> JsonObject:
-        """What the next piece of a choice adds to its message; each call once."""
+        """Delta of the next piece of a choice; each call once."""
         reasoning, content, calls = "", "", dict[int, dict[str, Any]]()
         for event in self._events(index, text, is_last=is_last):
             match event:

@@ -55,7 +55,7 @@ FORM_FIELDS: dict[str, Field] = {
     "guided_grammar": Field(FORMS["grammar"], "The older name of `structured_outputs.grammar`."),
 }
 _FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
-# Of requests; ids of what answers them begin with these.
+# Kinds of requests; ids of their answers begin with these.
 CHAT_KIND, COMPLETIONS_KIND = "chatcmpl", "cmpl"
 STREAM_OPTIONS = Body(
     {
@@ -94,7 +94,7 @@ SHARED_FIELDS: dict[str, Field] = {
 
 @attrs.frozen(kw_only=True)
 class CompletionOptions:
-    """What both requests have beside prompt and sampling. `include_usage` adds a last chunk."""
+    """Options of both requests beside prompt and sampling. `include_usage` adds a last chunk."""
 
     stream: bool = False
     include_usage: bool = False
@@ -200,7 +200,7 @@ CHAT = Body(
 
 @attrs.frozen(kw_only=True)
 class ChatRequest:
-    """One validated request."""
+    """Chat request, validated."""
 
     kind: ClassVar[str] = CHAT_KIND
     prompt: Prompt
@@ -274,8 +274,8 @@ def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse
     return ChatPrompt(values["messages"], opens, tools.for_template, arguments)
 
 
-# As many as one frontend has in flight by default, each choice of each counted; a larger batch
-# would be refused as overload, for ever.
+# The number of choices that one frontend has in flight by default; a larger batch would be refused
+# as overload, for ever.
 PROMPTS_MAX = 256
 # OpenAI's and vLLM's, for this route alone.
 MAX_TOKENS_DEFAULT = 16
@@ -339,7 +339,7 @@ COMPLETIONS = Body(
 
 @attrs.frozen(kw_only=True)
 class CompletionsRequest:
-    """One validated request.
+    """Completions request, validated.
 
     Without `keeps_output` the prompts are echoed alone: if no logprobs are wanted of them, nothing
     is computed. `with_prompt_logprobs`: in vLLM's field, beside the choices' own.

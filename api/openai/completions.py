@@ -28,7 +28,7 @@ from .sse import CHUNK_FRAMING, Framing
 
 @attrs.frozen(kw_only=True)
 class CompletionsAnswer:
-    """One answer's identity; `created` is Unix seconds. Every object repeats it."""
+    """Identity of an answer, which every object repeats; `created` is Unix seconds."""
 
     framing: ClassVar[Framing] = CHUNK_FRAMING
     completion_id: str
@@ -37,11 +37,11 @@ class CompletionsAnswer:
     with_token_ids: bool = False
     # See `ChatAnswer`.
     has_usage: bool = False
-    # None: without logprobs of choices.
+    # Formats logprobs of choices; None: without.
     formatter: LogprobFormatter | None = None
-    # With `echo` they begin with the prompt's.
+    # Logprobs begin with the prompt's, with `echo`.
     echoes_logprobs: bool = False
-    # None: without those of prompts.
+    # Formats logprobs of prompts; None: without.
     prompt_formatter: LogprobFormatter | None = None
 
     def for_reader(self) -> Self:
@@ -76,7 +76,7 @@ class CompletionsAnswer:
     def chunks(
         self, output: GenerationOutput, *, offset: int = 0, inexact_from: int | None = None
     ) -> list[JsonObject]:
-        """One piece, and the end if it is the last; nothing while it has no content.
+        """Chunks of one piece, the end included if it is the last; none while it has no content.
 
         `offset` is how much text came before, `inexact_from` is to be said with it.
         """

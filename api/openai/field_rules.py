@@ -14,7 +14,7 @@ def _absent(*names: str) -> JsonObject:
 
 
 def _is(name: str, *values: object) -> JsonObject:
-    """One of these; a field that is absent is null."""
+    """Schema of a field with one of these values; a field that is absent is null."""
     required: JsonObject = {} if None in values else {"required": [name]}
     return {"properties": {name: {"enum": list(values)}}, **required}
 

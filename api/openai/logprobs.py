@@ -18,9 +18,9 @@ from ..schema.fields import JsonObject
 # OpenAI's for a token that cannot come; JSON has no infinity.
 LOGPROB_MIN = -9999.0
 
-# What each token id stands for.
+# Bytes of each token id.
 Spell = Callable[[Sequence[int]], list[bytes]]
-# One token's, as JSON text.
+# Logprobs of one token, as JSON text.
 Entry = msgspec.Raw
 
 
@@ -103,7 +103,7 @@ class LogprobFormatter:
     def _positions(
         self, logprobs: Logprobs
     ) -> Iterator[tuple[int, float, Sequence[int], Sequence[float]]]:
-        """Of each token its id and logprob, and those of the most likely ones."""
+        """Id and logprob of each token, and those of the most likely ones."""
         all_ids, all_values = logprobs.token_ids, logprobs.logprobs
         for begin in range(0, len(all_ids), logprobs.width):
             tops = slice(begin + 1, begin + 1 + min(self.top, logprobs.width - 1))
@@ -156,7 +156,7 @@ class _Columns:
 def make_formatter(
     spell: Spell, top: int | None, *, by_id: bool = False
 ) -> LogprobFormatter | None:
-    """One for so many most likely tokens; None if they were not asked for (`top` is None)."""
+    """Make a formatter of so many most likely tokens; None if `top` is None."""
     return None if top is None else LogprobFormatter(spell=spell, top=top, by_id=by_id)
 
 

@@ -48,7 +48,7 @@ Message = dict[str, Any]
 
 
 def read_message(message: ObjectFields) -> Message:
-    """One conversation item with role and text. Raises `ApiError`, naming the path."""
+    """Read a conversation item with role and text. Raises `ApiError`, naming the path."""
     role = message.required("role")
     if role not in ROLES:
         raise unsupported(message.at("role"), f"must be one of {', '.join(ROLES)}")
@@ -126,7 +126,7 @@ def _read_tools(value: object, path: str) -> ToolSet:
 
 
 def read_function(function: ObjectFields) -> Tool:
-    """One function that the model may call. Raises `ApiError`."""
+    """Read a function that the model may call. Raises `ApiError`."""
     name, parameters = read_name(function), _read_parameters(function)
     strict = function.boolean("strict") or False
     return Tool(name, parameters, function.string("description") or "", strict)

@@ -82,10 +82,10 @@ class Delta:
     item: Item
     number: int
     text: str
-    # Those it covers, and the index of the first, if they were asked for.
+    # Tokens of the text, and the index of the first, if they were asked for.
     token_ids: list[int] | None = None
     token_index: int = 0
-    # Of the tokens that it covers, if they were asked for.
+    # Logprobs of the tokens, if they were asked for.
     logprobs: list[Entry] | None = None
 
     def event(self) -> Event:
@@ -100,7 +100,7 @@ class Delta:
         return event
 
 
-# What a reader takes.
+# A reader's part of a stream.
 Part = Event | Delta
 
 
@@ -120,7 +120,7 @@ class Mark:
 
     # How many deltas came before it.
     place: int
-    # Of the first and the last event. A notice has the number of the event before it once more.
+    # Numbers of the first and the last event. A notice repeats the number of the event before it.
     number: int
     last_number: int
     item: Item | None = None
@@ -139,7 +139,7 @@ class ResponseEvents:
     model: str
     request: ResponseRequest
     defaults: SamplingParams = attrs.field(factory=SamplingParams)
-    # None: logprobs were not asked for.
+    # Formats logprobs; None: they were not asked for.
     formatter: LogprobFormatter | None = None
 
     def message(self, index: int, first: int) -> Item:
@@ -244,7 +244,7 @@ _encode = msgspec.json.encode
 
 
 def encode_part(part: Part, stream_id: str | None = None) -> bytes:
-    """One event as JSON, with the lane that it is sent in."""
+    """Encode an event as JSON, with the lane that it is sent in."""
     if isinstance(part, Delta):
         item = part.item
         if item.delta_json is None:

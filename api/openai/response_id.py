@@ -11,7 +11,7 @@ import secrets
 
 import attrs
 
-# What two hex digits can name; `plan` checks it.
+# The most that two hex digits can name; `plan` checks it.
 FRONTENDS_MAX = 256
 _ID = re.compile(r"(?:resp|chatcmpl|cmpl|msg)_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
 # To ask the system for 16 bytes costs as much as for some hundred times as many.
@@ -27,7 +27,7 @@ class IdSource:
     frontend: int = 0
     # 128 random bits each, in hex digits, drawn and not used yet.
     _digits: list[str] = attrs.field(factory=list, init=False)
-    # Of requests without an id: one prefix and a number are unique, and no secret.
+    # Prefix for requests without an id: with a number it is unique, and no secret.
     _prefix: str = attrs.field(factory=lambda: secrets.token_hex(10), init=False)
     _requests: int = attrs.field(default=0, init=False)
 

@@ -57,13 +57,13 @@ SUMMARY = ItemTexts(
 
 
 def event_object(kind: str, number: int, place: JsonObject, **more: object) -> JsonObject:
-    """One event of a response."""
+    """Make an event of a response."""
     return {"type": kind, "sequence_number": number, **place, **more}
 
 
 @attrs.define(eq=False)
 class Item:
-    """One item of a response's output: a call if it has an `origin`, else of text."""
+    """Item of a response's output: a call if it has an `origin`, else of text."""
 
     index: int
     item_id: str
@@ -97,12 +97,12 @@ class Item:
         return ARGUMENTS_DELTA if self.input is None else INPUT_DELTA
 
     def said(self, piece: str) -> str:
-        """What is shown of a piece of a call's arguments."""
+        """Text to show of a piece of a call's arguments."""
         return piece if self.input is None else self.input.push(piece)
 
     @property
     def place(self) -> JsonObject:
-        """Where a delta belongs."""
+        """Place of a delta."""
         place: JsonObject = {"output_index": self.index, "item_id": self.item_id}
         return {**place, self.texts.place: 0} if self.origin is None else place
 

@@ -32,7 +32,7 @@ from .message_fields import (
 from .message_schema import NAME_SCHEMA
 from .tool_use import ALLOWED_TOOLS, ToolChoiceValue, ToolOrigin, ToolSet
 
-# What OpenAI's servers, or clients by a protocol of their own, carry out.
+# Tools that OpenAI's servers, or clients by a protocol of their own, carry out.
 HOSTED = frozenset(
     (
         *("apply_patch", "code_interpreter", "computer", "computer_use_preview", "file_search"),
@@ -46,7 +46,7 @@ _INPUT_NAME = "input"
 
 
 def shown_name(name: str, namespace: str | None) -> str:
-    """What the model is shown, of a tool that may be in a namespace."""
+    """Name for the model of a tool that may be in a namespace."""
     return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
 
 
@@ -67,7 +67,7 @@ class _Found:
             self.origins[name] = origin
 
     def read(self, given: ObjectFields, namespace: str | None = None) -> None:
-        """One tool, or all of a namespace."""
+        """Read a tool, or all of a namespace."""
         kind = given.required("type")
         if kind == "function":
             tool = read_function(given)
@@ -225,7 +225,7 @@ def custom_arguments(call: JsonObject) -> JsonObject | None:
 
 
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-# All that is whole of a JSON string: a high surrogate is not without what follows it.
+# The whole part of a JSON string: a high surrogate is not without what follows it.
 _TEXT = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u])))*"
@@ -240,7 +240,7 @@ class CustomInput:
     _is_begun: bool = False
 
     def push(self, piece: str) -> str:
-        """What this piece of the arguments adds to it."""
+        """Input in this piece of the arguments."""
         self._held += piece
         if not self._is_begun:
             head = _HEAD.match(self._held)

@@ -1,4 +1,4 @@
-"""What `POST /v1/responses` and `response.create` accept, and the `runtime` object of all bodies.
+"""Fields of `POST /v1/responses` and `response.create`, and the `runtime` object of all bodies.
 
 Sans-IO: tables, and kinds of values that only these bodies have. With this file go two more: the
 kinds of messages, tools and output formats (`message_fields`), and the sampling parameters

@@ -94,7 +94,7 @@ class ResumeRequest:
 # Not frozen, though none is changed: that would take three times as long to make.
 @attrs.define(kw_only=True)
 class ResponseRequest:
-    """One validated request. What is only echoed back to the client is kept as it came."""
+    """Responses request, validated. Fields that are only echoed are kept as they came."""
 
     # Messages as the chat template takes them; none when the input is token ids.
     input: list[Message]
@@ -106,7 +106,7 @@ class ResponseRequest:
     instructions: str | None = None
     metadata: dict[str, str] = attrs.field(factory=dict)
     previous_response_id: str | None = None
-    # Without output: the prompt is computed, so that a next one finds its prefix cached.
+    # False computes the prompt alone, so that a next request finds its prefix cached.
     generate: bool = True
     # Goes on without a reader.
     background: bool = False
@@ -114,15 +114,15 @@ class ResponseRequest:
     store: bool = True
     # "auto": the oldest turns are dropped when the input is too long.
     truncation: str = DISABLED
-    # As it came, for the response object.
+    # The format as it came, for the response object.
     text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
     # The field that asked for it; a refusal of the runtime names it.
     form_field: str = "text.format"
     tools: ToolUse = attrs.field(factory=ToolUse)
-    # For the response object: effort and summary; and what the chat template is given.
+    # Effort and summary for the response object; and the chat template's arguments.
     reasoning: JsonObject = attrs.field(factory=lambda: _reasoning_of({}))
     template_arguments: dict[str, Scalar] | None = None
-    # As it came, until it was written down: the same reader reads it again in another process.
+    # The body as it came, until it was written down: the same reader reads it in another process.
     values: JsonObject = attrs.field(factory=dict, repr=False, eq=False)
 
     @property
@@ -154,7 +154,7 @@ class ResponseRequest:
 
     @property
     def prompt_parts(self) -> tuple[str | None, ToolUse, dict[str, Scalar] | None]:
-        """What stands in the prompt beside the conversation: see `history.prompt_of`."""
+        """Parts of the prompt beside the conversation: see `history.prompt_of`."""
         return self.instructions, self.tools, self.template_arguments
 
     @property
@@ -243,7 +243,7 @@ def read_response_request(
 
 
 def _reasoning_of(given: Mapping[str, Any]) -> JsonObject:
-    """As a response object has it."""
+    """Reasoning for the response object."""
     summary = given.get("summary", given.get("generate_summary"))
     return {"effort": given.get("effort"), "summary": summary}
 

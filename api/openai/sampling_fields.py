@@ -45,10 +45,10 @@ from .message_fields import STRUCTURED_OUTPUTS
 
 _BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
 _ALTERNATIVES = IntegerKind(minimum=0, maximum=LOGPROBS_MAX)
-# So many alternatives to a token have their logprobs in the answer; a server may allow fewer.
+# Alternatives to a token with their logprobs in the answer; a server may allow fewer.
 ALTERNATIVES = FunctionKind(_ALTERNATIVES.read, {**_ALTERNATIVES.schema(), "x-maximum": "logprobs"})
 _LENGTH = IntegerKind(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
-# Of a token id as a name: a pattern can bound no number but by these.
+# Digits of a token id as a name: a pattern can bound no number but by these.
 _DIGITS_MAX = len(str(TOKEN_ID_MAX)) - 1
 # vLLM's and Hugging Face's spelling of "off", beside 0.
 TOP_K_OFF = -1
@@ -65,7 +65,6 @@ class TokenIdsKind:
     maximum: int = TOKEN_ID_MAX
 
     def read(self, value: object, path: str) -> list[int]:
-        """See `Kind`."""
         value = read_array(value, path)
         if not value and self.items_min:
             raise bad_field(path, "must not be empty")
@@ -81,7 +80,6 @@ class TokenIdsKind:
         raise wrong_type(f"{path}[{wrong}]", "an integer", value[wrong])
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         items = {"type": "integer", "minimum": 0, "maximum": self.maximum}
         items["x-maximum"] = "vocabulary"
         bounds = {"minItems": self.items_min, "maxItems": self.items_max}

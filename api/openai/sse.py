@@ -21,7 +21,7 @@ _DELTA_HEADS = {kind: b"event: %b\nid: " % kind.encode() for kind in _DELTAS}
 
 
 def data_frame(value: JsonObject) -> bytes:
-    """One event without a name, as chat completions use."""
+    """Frame of an event without a name, as in chat completions."""
     return b"data: %b\n\n" % msgspec.json.encode(value)
 
 
@@ -44,7 +44,7 @@ CHUNK_FRAMING = Framing(
 
 
 def event_frame(part: Part) -> bytes:
-    """One event named by its `type`, as Responses use; its id is its number, if it has one."""
+    """Frame of an event named by its `type`, as in Responses; its id is its number, if any."""
     if isinstance(part, Delta):
         head = _DELTA_HEADS[part.item.delta_type]
         return b"%b%d\ndata: %b\n\n" % (head, part.number, encode_part(part))

@@ -1,4 +1,4 @@
-"""What requests give to a chat template: thinking on or off, effort, other arguments, reasoning.
+"""Arguments of requests for a chat template: thinking on or off, effort, others, reasoning.
 
 Sans-IO: JSON values in, scalars or `ApiError` out. A template is a program: it is given nothing but
 strings, numbers, true, false and null, and nothing under the names that the conversation has.
@@ -18,7 +18,7 @@ ARGUMENTS_MAX = 32
 ARGUMENT_CHARACTERS_MAX = 4096
 EFFORT_CHARACTERS_MAX = 32
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}", re.ASCII)
-# Of `ChatTemplate.render`, beside the names of special tokens.
+# Names of `ChatTemplate.render`, beside those of special tokens.
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 Scalar = str | int | float | bool | None
 
@@ -79,7 +79,7 @@ REASONING = Body(
 def template_arguments(
     values: Mapping[str, Any], answer_format: AnswerFormat
 ) -> dict[str, Scalar] | None:
-    """What read values give to the template; the most explicit one wins. None: nothing."""
+    """Arguments that read values give to the template; the most explicit one wins. None: none."""
     effort, thinks = values.get("reasoning_effort"), values.get("enable_thinking")
     found: dict[str, Scalar] = {} if effort is None else {"reasoning_effort": effort}
     if effort == "none" and thinks is None:
@@ -94,6 +94,6 @@ def with_reasoning(message: dict[str, Any], reasoning: str | None) -> dict[str, 
     if not reasoning:
         return message
     found = {**message, "reasoning_content": reasoning}
-    # That of gpt-oss refuses reasoning beside text before a call.
+    # The template of gpt-oss refuses reasoning beside text before a call.
     has_both = message.get("tool_calls") and message["content"]
     return found if has_both else {**found, "thinking": reasoning}

@@ -49,7 +49,7 @@ DETOKENIZE = Body(
 
 @attrs.frozen(kw_only=True)
 class TokenizeRequest:
-    """One validated request."""
+    """Tokenize request, validated."""
 
     prompt: str | ChatPrompt
     add_special_tokens: bool

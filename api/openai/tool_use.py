@@ -42,7 +42,7 @@ class ToolChoiceValue:
 
 @attrs.frozen
 class ToolOrigin:
-    """What a function that the model is shown is to the client: see `response_tools`."""
+    """Client's name for a function that the model is shown: see `response_tools`."""
 
     name: str
     namespace: str | None = None
@@ -50,7 +50,7 @@ class ToolOrigin:
 
     @property
     def named(self) -> JsonObject:
-        """Its fields in a call."""
+        """Fields of a call that name it."""
         name: JsonObject = {"name": self.name}
         return name if self.namespace is None else {**name, "namespace": self.namespace}
 
@@ -87,12 +87,12 @@ class ToolUse:
 
     @property
     def calls_max(self) -> int | None:
-        """So many calls at most in an answer; None: any number."""
+        """Limit of calls in an answer; None: any number."""
         return None if self.is_parallel else 1
 
     @property
     def for_template(self) -> list[dict[str, Any]] | None:
-        """What the model is shown."""
+        """Tools that the model is shown."""
         return [tool.for_template() for tool in self.tools] if self.is_on else None
 
     @property
@@ -129,20 +129,19 @@ class ToolUse:
         )
 
     def readable(self, sampling: SamplingParams) -> SamplingParams:
-        """These parameters, where marks that are read are text in any case."""
+        """Have special tokens be text if marks must be read in it."""
         is_read = self.is_on or self.answer_format.parts_reasoning
         if not (is_read and self.answer_format.has_special_marks and sampling.skip_special_tokens):
             return sampling
         return attrs.evolve(sampling, skip_special_tokens=False)
 
     def origin(self, name: str) -> ToolOrigin:
-        """What the client calls the function that the model calls."""
+        """Client's name for the function that the model calls."""
         return self.given.origins.get(name) or ToolOrigin(name)
 
     def constrained(self, sampling: SamplingParams, form_field: str) -> SamplingParams:
-        """These parameters with what must come. Raises `ApiError`; `form_field` asked for another
-        form.
-        """
+        """Add the form that the answer must have. Raises `ApiError`; `form_field` asked for another
+        form."""
         form = self.form()
         if form is None:
             return sampling
@@ -151,7 +150,7 @@ class ToolUse:
         return attrs.evolve(sampling, structured_outputs=form)
 
     def form(self) -> StructuredOutputs | None:
-        """What the answer must match. Raises `ApiError` of `tools` if that cannot be served."""
+        """Form that the answer must match. Raises `ApiError` of `tools` if it cannot be served."""
         if not self.is_on:
             return None
         names = self.choice.names

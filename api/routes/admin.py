@@ -93,7 +93,7 @@ async def get_feed(call: Call) -> None:
 
 
 async def _next_frames(application: Application, queue: NewsQueue) -> bytes:
-    """What is new, or a comment when there is nothing for long; nothing once it drains."""
+    """Frames of news, or a comment after a long silence; none once the server drains."""
     silent_s = application.settings.sse_keep_alive_s or math.inf
     with trio.CancelScope() as scope, application.idle(scope, silent_s):
         news = await queue.take()

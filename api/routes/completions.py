@@ -36,7 +36,7 @@ from .idempotency import answer_again, keyed_request
 from .responses import RESUME_HEADERS
 
 MESSAGES_PATH = "/v1/messages"
-# What a stream is read on behind; see `completions.cursor`.
+# Position to read a stream on from; see `completions.cursor`.
 STREAM_QUERY = Query(
     {
         "starting_after": Field(
@@ -129,7 +129,7 @@ async def _answer(call: Call, request: ChatRequest | CompletionsRequest, body: J
 
         own_id, is_streamed = order.completion_id, request.options.stream
         with call.application.store.executions.pending(own_id):
-            # What was admitted here holds the claim, and its home need not be up.
+            # A claim of a request that was admitted here is enough: its home need not be up.
             is_own = completions.has(own_id, call.principal)
             if is_own or not await answer_again(
                 call, keyed, own_id, answer if is_streamed else None
@@ -152,7 +152,7 @@ async def _execute(call: Call, order: CompletionOrder) -> None:
 
 
 def _position(connection: HttpConnection) -> str | None:
-    """Behind which frame a stream goes on that another process has begun."""
+    """Position behind which a stream goes on that another process has begun."""
     position = connection.state.position
     assert position is None or isinstance(position, str)
     return position

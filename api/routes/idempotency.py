@@ -6,7 +6,7 @@ from ..application import Call
 from ..responses.claims import HEADER_NAME, KeyedRequest
 from ..schema.fields import JsonObject
 
-# As Stripe marks an answer that another request with the same key was the first to get.
+# Stripe's mark of an answer that another request with the same key was the first to get.
 REPLAYED = ("idempotent-replayed", "true")
 
 

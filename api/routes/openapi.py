@@ -21,7 +21,7 @@ from ..schema.tables import NO_QUERY, Body, Query
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")
 _OPENING = re.compile(r"^`[A-Z]+ [^`]+`[:,.]?\s*")
-# Where schemas have further ones, beside their properties.
+# Keywords with further schemas, beside properties.
 _INNER = ("items", "anyOf", "additionalProperties")
 NO_MAXIMA = MappingProxyType[str, float]({})
 _KEY_PARAMETER: JsonObject = {
@@ -62,13 +62,13 @@ Handler = Callable[[Call], Awaitable[None]]
 
 @attrs.frozen
 class Route:
-    """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
+    """Method on a path; `{id}` stands for one segment, `{id...}` for the rest."""
 
     method: str
     path: str
     handler: Handler
     is_open: bool = False
-    # For admin keys alone; without any in the settings there is no such route.
+    # Only for admin keys; without any in the settings there is no such route.
     is_admin: bool = attrs.field(default=False, kw_only=True)
     # The table of its JSON body, for those that have one.
     body: Body | None = attrs.field(default=None, kw_only=True)
@@ -82,7 +82,7 @@ class Route:
     is_keyed: bool = attrs.field(default=False, kw_only=True)
 
     def match(self, path: str) -> str | None:
-        """What stands for `{id}` ("" without one) when `path` is this route's, else None."""
+        """Match a path: what stands for `{id}` ("" without one), or None."""
         mark = "{id...}" if self.path.endswith("{id...}") else "{id}"
         prefix, found, suffix = self.path.partition(mark)
         if not found:

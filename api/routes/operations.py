@@ -24,7 +24,7 @@ from ..openai.responses_fields import model_not_found
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
 from ..schema.fields import JsonObject
 
-# One file that shows the OpenAPI document, which it asks for like any client, and tries calls.
+# A file that shows the OpenAPI document, which it asks for like any client, and tries calls.
 PAGE_TYPE = "text/html; charset=utf-8"
 PAGE = importlib.resources.files(__package__).joinpath("docs.html").read_bytes()
 # Nothing from elsewhere is loaded, framed or sent to, whatever a model may have written.

@@ -40,7 +40,7 @@ HEADERS = (
 
 @attrs.frozen
 class StaticFile:
-    """One file: its bytes, their kind, and the tag by which a browser knows its copy."""
+    """File with its kind, and the tag by which a browser knows its copy."""
 
     content: bytes
     content_type: str

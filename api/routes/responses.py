@@ -26,7 +26,7 @@ from .idempotency import answer_again, keyed_request
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
-# As browsers say where a stream was cut.
+# Browsers' way to say where a stream was cut.
 RESUME_HEADERS = {"last-event-id": "starting_after"}
 GET_QUERY = Query(
     {
@@ -123,7 +123,7 @@ async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedReques
 
     pending = application.store.executions.pending(response_id)
     with connection.cancel_when_client_leaves(), pending:
-        # What was admitted here holds the claim, and its home need not be up.
+        # A claim of a request that was admitted here is enough: its home need not be up.
         if application.store.begun(response_id) is None and await answer_again(
             call, keyed, response_id, None if is_whole else answer
         ):
@@ -151,7 +151,7 @@ async def _answer_whole(
     responses, response_id = application.responses, connection.state.claimed
     async with AsyncExitStack() as sent:
         with connection.cancel_when_client_leaves():
-            # It may outlive this client, and have readers then, or has outlived its frontend.
+            # The response may outlive this client, and have readers then, or its frontend has died.
             if request.keeping.keep_s > 0 or application.store.begun(response_id) is not None:
                 opening = responses.open(request, principal, response_id=response_id)
                 response = await sent.enter_async_context(opening)
@@ -165,7 +165,7 @@ async def _answer_whole(
 
 
 def _position(connection: HttpConnection) -> int | None:
-    """Behind which event a stream goes on that another process has begun."""
+    """Position behind which a stream goes on that another process has begun."""
     position = connection.state.position
     assert position is None or isinstance(position, int)
     return position

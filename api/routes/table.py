@@ -68,7 +68,7 @@ from .responses import (
 SOCKET_PATH = "/v1/responses"
 # Methods that the answer to any OPTIONS names.
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
-# What a page of another origin may send, if it does not say, and read, beside the usual.
+# Headers that a page of another origin may send, if it does not say, and read, beside the usual.
 ALLOWED_HEADERS = (
     "authorization, api-key, content-type, idempotency-key, last-event-id, x-api-key,"
     " x-data-parallel-rank, x-request-id"
@@ -93,7 +93,7 @@ ABSENT = {
 
 @attrs.frozen
 class Match:
-    """What the table says about a path: the route, or the methods that there are."""
+    """Result of a look-up: the route, or the methods that the path has."""
 
     route: Route | None = None
     resource_id: str = ""
@@ -111,7 +111,7 @@ def match_route(request: HttpRequest) -> Match:
 
 def _search(path: str, method: str) -> Match:
     matching = [(one, value) for one in ROUTES if (value := one.match(path)) is not None]
-    # What is a route by itself is no parameter of another.
+    # A path that is a route by itself is no parameter of another.
     matching = [pair for pair in matching if not pair[1]] or matching
     if not matching:
         return NO_ROUTE
@@ -173,7 +173,7 @@ async def dispatch(
         allowed = ", ".join(METHODS)
         headers = [("allow", allowed)]
         if is_cross_origin:
-            # All that the page asks for: SDKs send headers of their own, and ours are harmless.
+            # Headers as the page asks for them: SDKs send their own, and ours are harmless.
             wanted = request.header("access-control-request-headers") or ALLOWED_HEADERS
             headers.append(("access-control-allow-methods", allowed))
             headers.append(("access-control-allow-headers", wanted))
@@ -280,7 +280,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/version", get_version, is_open=True, is_quiet=True),
 )
 
-# Those without parameters, by method and path: nearly all requests are for one of them.
+# Routes without parameters, by method and path: nearly all requests are for one of them.
 _PLAIN = {
     (route.method, route.path): _search(route.path, route.method)
     for route in ROUTES

@@ -116,13 +116,13 @@ def missing(path: str) -> ApiError:
 
 
 class Kind(Protocol[Value]):
-    """One kind of value: how it is read, and its JSON Schema."""
+    """Kind of value: how it is read, and its JSON Schema."""
 
     def read(self, value: object, path: str) -> Value:
         """The typed value of one that is not null. Raises `ApiError`, naming `path`."""
 
     def schema(self) -> JsonObject:
-        """What is accepted, as JSON Schema 2020-12."""
+        """JSON Schema 2020-12 of accepted values."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,7 +133,6 @@ class TextKind:
     choices: tuple[str, ...] = ()
 
     def read(self, value: object, path: str) -> str:
-        """See `Kind`."""
         if not isinstance(value, str):
             raise wrong_type(path, "a string", value)
         if self.choices and value not in self.choices:
@@ -143,7 +142,6 @@ class TextKind:
         return value
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         found: JsonObject = {"type": "string"}
         if self.choices:
             found["enum"] = list(self.choices)
@@ -157,13 +155,11 @@ class FlagKind:
     """True or false."""
 
     def read(self, value: object, path: str) -> bool:
-        """See `Kind`."""
         if not isinstance(value, bool):
             raise wrong_type(path, "true or false", value)
         return value
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         return {"type": "boolean"}
 
 
@@ -175,7 +171,6 @@ class IntegerKind:
     maximum: int = INTEGER_MAX
 
     def read(self, value: object, path: str) -> int:
-        """See `Kind`."""
         if isinstance(value, float) and value.is_integer() and abs(value) < FLOAT_INTEGER_MAX:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -187,7 +182,6 @@ class IntegerKind:
         return value
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
 
@@ -199,7 +193,6 @@ class NumberKind:
     maximum: float
 
     def read(self, value: object, path: str) -> float:
-        """See `Kind`."""
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise wrong_type(path, "a number", value)
         # Python compares integers of any size with floats exactly; NaN is in no range.
@@ -208,7 +201,6 @@ class NumberKind:
         return float(value)
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         return {"type": "number", "minimum": self.minimum, "maximum": self.maximum}
 
 
@@ -220,7 +212,6 @@ class TextsKind:
     characters_max: int
 
     def read(self, value: object, path: str) -> list[str]:
-        """See `Kind`."""
         if isinstance(value, str):
             value = [value]
         if not isinstance(value, list):
@@ -237,7 +228,6 @@ class TextsKind:
         return value
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         item = {"type": "string", "minLength": 1, "maxLength": self.characters_max}
         return {"anyOf": [item, {"type": "array", "maxItems": self.items_max, "items": item}]}
 
@@ -250,7 +240,6 @@ class FunctionKind:
     _schema: JsonObject
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         return self._schema
 
 
@@ -283,7 +272,7 @@ def read_objects(
 
 @attrs.frozen
 class ObjectFields:
-    """One JSON object and the path that led to it (empty at the top)."""
+    """JSON object and the path that led to it (empty at the top)."""
 
     values: JsonObject
     path: str = ""

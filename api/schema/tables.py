@@ -16,7 +16,7 @@ from .fields import FlagKind, IntegerKind, JsonObject, Kind, TextKind, missing, 
 
 # A sign and the digits of 2**63; int() of more would only cost time.
 INTEGER_CHARACTERS_MAX = 20
-# Of one query; our routes know three.
+# Limit of a query; our routes know three.
 PARAMETERS_MAX = 64
 
 
@@ -38,12 +38,12 @@ class Unserved:
     reason: str
 
     def read(self, value: object, path: str) -> None:
-        """See `Kind`; there is never anything to use."""
+        """Refuse all but harmless values, of which none is used."""
         if value not in self.harmless:
             raise unsupported(path, self.reason)
 
     def schema(self) -> JsonObject:
-        """See `Kind`: what is harmless."""
+        """Schema of harmless values."""
         return {"enum": [None, *self.harmless.values], "x-unserved": self.reason}
 
 
@@ -54,24 +54,22 @@ class Nested:
     body: "Body"
 
     def read(self, value: object, path: str) -> dict[str, Any]:
-        """See `Kind`."""
         return self.body.read(read_object(value, path).values, path)
 
     def schema(self) -> JsonObject:
-        """See `Kind`."""
         return self.body.schema()
 
 
 @attrs.frozen
 class Field:
-    """One field of a table: its kind, and a sentence about it for the document."""
+    """Field of a table: its kind, and a sentence about it for the document."""
 
     kind: Kind[Any]
     about: str = ""
     required: bool = attrs.field(default=False, kw_only=True)
 
     def schema(self) -> JsonObject:
-        """As JSON Schema, with the sentence."""
+        """JSON Schema with the sentence."""
         return {**self.kind.schema(), **({"description": self.about} if self.about else {})}
 
 
@@ -127,7 +125,7 @@ class Body:
                 yield from field.kind.body.unknown(value, prefix + name)
 
     def schema(self) -> JsonObject:
-        """As JSON Schema."""
+        """JSON Schema of the body."""
         found: JsonObject = {
             "type": "object",
             "properties": {name: field.schema() for name, field in self.fields.items()},
@@ -153,7 +151,7 @@ NEVER = Harmless(())
 
 
 def one_of(*values: object) -> Harmless:
-    """One of these is harmless."""
+    """Make these values the harmless ones."""
     return Harmless(values)
 
 
@@ -165,7 +163,7 @@ HeaderReader = Callable[[str], str | None]
 
 
 def no_header(name: str) -> str | None:
-    """Of a request that has none."""
+    """Find no header: for requests without any."""
     return None
 
 
@@ -197,7 +195,7 @@ class Query:
         return found
 
     def parameters(self) -> list[JsonObject]:
-        """As OpenAPI's parameters."""
+        """Parameters for OpenAPI."""
         made = [_parameter("query", name, field) for name, field in self.fields.items()]
         return made + [
             # An empty one says nothing.

@@ -31,7 +31,7 @@ from ..websocket.session import go_on_with_websocket, run_websocket
 from .takeover import TakeoverRefused, end_trial, take_over
 
 logger = logging.getLogger(__name__)
-# What a WebSocket's handshake was answered by.
+# Status of a WebSocket's handshake.
 SWITCHING = 101
 # Methods that are counted by name; a client may invent others.
 COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})

@@ -35,7 +35,7 @@ FULL_ANSWER = (
 )
 # A fresh socket takes these bytes at once; the bound is for hostile ones.
 REFUSAL_S = 1.0
-# As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
+# Pause of trio.serve_listeners: without descriptors, accepting again at once would only spin.
 OUT_OF_DESCRIPTORS_S = 0.1
 _OUT_OF_DESCRIPTORS = SHORTAGES | {errno.ENOBUFS}
 # Connections handed over and not taken yet; the taker only starts a task for each. After the death
@@ -75,11 +75,11 @@ class QueueSource:
         self._open.set()
 
     def hold(self) -> None:
-        """None is taken until `let_in`."""
+        """Take none until `let_in`."""
         self._open = trio.Event()
 
     def let_in(self) -> None:
-        """They are taken again."""
+        """Take connections again."""
         self._open.set()
 
     def put_nowait(

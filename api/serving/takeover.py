@@ -89,7 +89,7 @@ def take_over(stream: BoundedStream, slots: HeldSlots | None, slot: int) -> Take
 
 
 def _state_behind(record: SlotRecord) -> State | None:
-    """What follows all that was said. Raises `msgspec.MsgspecError`."""
+    """State behind everything that was said. Raises `msgspec.MsgspecError`."""
     match decode_state(record.state):
         case HttpState() as state:
             return http_state_behind(state, record.appended[-1][0]) if record.appended else state

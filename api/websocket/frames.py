@@ -93,8 +93,8 @@ class FrameStream(trio.abc.Stream):
     hands: Hands = attrs.field(factory=Hands)
     principal: str = ""
     violation: FrameViolation | None = attrs.field(default=None, init=False)
-    # Of a held connection: where in its input each message ends that was read and not taken; some
-    # of one receive, which trio-websocket has not passed on.
+    # Ends in a held connection's input of messages that were read and not taken; some of one
+    # receive, which trio-websocket has not passed on.
     _message_ends: deque[int] = attrs.field(factory=deque, init=False)
 
     # Waits for the write that is under way; bounded by one burst for each task that sends and the
@@ -197,9 +197,8 @@ class FrameStream(trio.abc.Stream):
 
 @attrs.frozen
 class Opening:
-    """What of a client's handshake, which was checked, its answer is made of: the key, the
-    subprotocol that is selected, if any; and the bytes that came behind it.
-    """
+    """Checked handshake of a client: its key, the selected subprotocol, if any, and the bytes that
+    came behind it."""
 
     key: str
     subprotocol: str = ""

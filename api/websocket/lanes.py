@@ -26,7 +26,7 @@ CANCELLED = "cancelled on a socket"
 
 
 class StartedResponse(Protocol):
-    """What a turn needs of its response."""
+    """Response of a turn."""
 
     def grant(self, tokens: int) -> None:
         """Allow so many tokens more."""
@@ -36,14 +36,14 @@ class StartedResponse(Protocol):
 
 
 class DoneFlag(Protocol):
-    """What a turn needs of an event."""
+    """Event of a turn."""
 
     def is_set(self) -> bool:
         """Whether it has come."""
 
 
 class PlacedReader(Protocol):
-    """What a turn needs of who reads its response."""
+    """Reader of a turn's response."""
 
     @property
     def done(self) -> DoneFlag:
@@ -71,20 +71,19 @@ class Start:
 
     @property
     def number(self) -> int | None:
-        """Of the event behind which it begins."""
+        """Number of the event behind which the turn begins."""
         return self.request.starting_after if isinstance(self.request, ResumeRequest) else None
 
     def state(self) -> TurnState:
-        """For a process that goes on with this socket."""
+        """State for a process that goes on with this socket."""
         said = (self.number, self.granted, self.is_cancelled)
         return TurnState(self.request.stream_id, self.response_id, self.message, *said)
 
 
 @attrs.define(eq=False)
 class Turn:
-    """What runs in a lane, from its request on: a client may want its end, or allow it tokens,
-    before the response is there.
-    """
+    """Turn that runs in a lane, from its request on: a client may want its end, or allow it tokens,
+    before the response is there."""
 
     start: Start | None
     response_id: str
@@ -108,7 +107,7 @@ class Turn:
             response.cancel(CANCELLED)
 
     def state(self) -> TurnState:
-        """For a process that goes on with this socket."""
+        """State for a process that goes on with this socket."""
         start, reader = self.start, self.reader
         assert start is not None
         message = b"" if self.is_begun else start.message
@@ -169,7 +168,7 @@ class Lanes:
             raise _refusal(f"{self.limits.lane_names_max} lane names are used already")
 
     def waiting(self) -> Iterable[Start]:
-        """What waits in all lanes, that of each lane in turn."""
+        """Starts that wait, lane by lane, each in turn."""
         return itertools.chain.from_iterable(self._waiting.values())
 
     def handle_ended(self, stream_id: StreamId) -> Start | None:
@@ -183,7 +182,7 @@ class Lanes:
         return start
 
     def check_invariants(self) -> None:
-        """For property tests: the limits hold and the byte count is the sum."""
+        """Assert that the limits hold and the byte count is the sum; for property tests."""
         assert self.active <= self.limits.lanes_active_max
         assert len(self.names) <= self.limits.lane_names_max
         waiting = [start for queue in self._waiting.values() for start in queue]
@@ -193,7 +192,7 @@ class Lanes:
 
 
 class _EventHead(msgspec.Struct):
-    """What of an event says whose it is."""
+    """Fields by which an event is known."""
 
     type: str
     sequence_number: int | None = None

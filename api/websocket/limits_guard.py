@@ -48,7 +48,7 @@ class FrameGuard:
     """Follows one direction of one socket. Feed it everything, in order."""
 
     limits: SocketLimits
-    # Of unfinished messages; released when the connection ends.
+    # Bytes of unfinished messages; released when the connection ends.
     share: InputShare = attrs.field(factory=InputShare)
     # Called with the number of bytes that were fed up to the end of each message.
     on_message: Callable[[int], None] | None = None
@@ -64,12 +64,12 @@ class FrameGuard:
     # The message that is not finished: its frames and bytes so far. No frames: there is none.
     _fragments: int = attrs.field(default=0, init=False)
     _message_bytes: int = attrs.field(default=0, init=False)
-    # Of a text message: what checks its UTF-8, a character cut by two frames included.
+    # Decoder that checks a text message's UTF-8, a character cut by two frames included.
     _decoder: codecs.IncrementalDecoder | None = attrs.field(default=None, init=False)
     # Payload of a close frame, at most 125 bytes; what follows the frame does not count any more.
     _close: bytearray = attrs.field(factory=bytearray, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
-    # All bytes so far.
+    # Count of all bytes so far.
     _fed: int = attrs.field(default=0, init=False)
     # Token bucket for frames that bring no data; full at the start.
     _bucket: float = attrs.field(init=False)
@@ -193,7 +193,7 @@ class FrameGuard:
             self._check_text(piece, is_end=False)
 
     def _unmasked(self, piece: bytes | bytearray) -> bytes:
-        """As integers: xor byte by byte would cost more than all the rest."""
+        """Unmask as integers: xor byte by byte would cost more than all the rest."""
         count, turn = len(piece), len(piece) % 4
         mask = (self._mask * (count // 4 + 1))[:count]
         self._mask = self._mask[turn:] + self._mask[:turn]
@@ -220,7 +220,7 @@ class FrameGuard:
             raise FrameViolation(INVALID_TEXT, "a text message is not UTF-8") from None
 
     def check_invariants(self) -> None:
-        """For property tests: counts stay within what the limits allow."""
+        """Assert that counts stay within the limits; for property tests."""
         assert len(self._header) < 14
         assert len(self._close) <= _CONTROL_BYTES_MAX
         assert 0 <= self._message_bytes <= self.limits.message_bytes_max

@@ -1,4 +1,4 @@
-"""One WebSocket connection: OpenAI's Responses mode, many lanes of responses on one socket.
+"""WebSocket connection: OpenAI's Responses mode, many lanes of responses on one socket.
 
 `lanes` decides what runs, `writer` what is sent next, `limits_guard` what a client may send. One
 reader, which never waits for the engine; one writer, which gathers what waits into one write; one
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
 SERVICE_RESTART = 1012
-# Of a handshake that was answered before; 16 bytes.
+# The key of a handshake that was answered before; 16 bytes.
 ANY_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 
 
@@ -122,13 +122,13 @@ async def _run_contained(session: "SocketSession", application: Application) -> 
 
 @attrs.define(eq=False)
 class SocketSession:
-    """What one open socket holds. `run` is called once."""
+    """Session of an open socket. `run` is called once."""
 
     socket: WebSocketConnection
     stream: FrameStream
     application: Application
     limits: SocketLimits
-    # What it begins with; of one that another process has opened, what was to follow.
+    # State to begin with; if another process has opened the socket, the one that it left.
     before: SessionState
 
     writer: SocketWriter = attrs.field(init=False)
@@ -174,11 +174,11 @@ class SocketSession:
 
     @property
     def ending(self) -> EndForm:
-        """See `HeldState`: nothing follows a close frame."""
+        """End form: nothing follows a close frame."""
         return EndForm.CUT if self._is_closing else EndForm.FRAMES
 
     def describe(self) -> bytes:
-        """What follows what was taken for the client: see `HeldState`."""
+        """Describe the state behind everything taken for the client: see `HeldState`."""
         session = SessionState(
             self.before.principal,
             self.before.session_id,
@@ -207,7 +207,7 @@ class SocketSession:
         )
 
     def _begin_held(self) -> None:
-        """From here on say what follows; begin with what follows what another process has said."""
+        """Hold the state from here on, and resume the one of another process."""
         before, held = self.before, self.stream.transport.held
         self.turns.lanes.names |= set(before.names)
         self._wants_events = before.wants_events

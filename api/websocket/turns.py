@@ -47,7 +47,7 @@ class StartTask(Protocol):
 
 @attrs.define(eq=False)
 class SocketTurns:
-    """What one open socket runs. `session` is what its responses are kept for."""
+    """Turns of an open socket. `session` is what its responses are kept for."""
 
     application: Application
     principal: str
@@ -64,7 +64,7 @@ class SocketTurns:
     lanes: Lanes = attrs.field(init=False)
     # {lane: what runs or is read in it}.
     _turns: dict[str | None, Turn] = attrs.field(factory=dict, init=False)
-    # What neither an event nor `note_new` shows has changed since `states` were asked for.
+    # Set by changes since `states` was called that neither an event nor `note_new` shows.
     is_changed: bool = attrs.field(default=False, init=False)
     # Came since then, or since `note_new` was asked.
     _new: Start | None = attrs.field(default=None, init=False)
@@ -75,7 +75,7 @@ class SocketTurns:
         self.lanes = Lanes(self.limits)
 
     def read_request(self, event: JsonObject) -> ResponseRequest:
-        """Of a `response.create`. Raises `ApiError`."""
+        """Read a `response.create`. Raises `ApiError`."""
         self.application.unknown_fields.check(RESPONSES, event, EVENT_FIELDS)
         return read_response_request(
             ranked(self.application.with_model_name(event), self.rank),
@@ -155,7 +155,7 @@ class SocketTurns:
         write(entry, ("WS", SOCKET_PATH), status, now, end=end, lane=stream_id)
 
     def _count_overload(self, refused: ApiError) -> None:
-        """So many in a row, and the socket ends: this frontend has no room for it."""
+        """Count an overload; after so many in a row the socket ends."""
         if refused.code != Overloaded.code:
             return
         self._overloads += 1
@@ -212,13 +212,13 @@ class SocketTurns:
     # ---- for a process that goes on with this socket
 
     def states(self) -> list[TurnState]:
-        """Of the turns that run, and then of those that wait."""
+        """States of the turns that run, and then of those that wait."""
         self.is_changed, self._new = False, None
         running = [turn.state() for turn in self._turns.values() if not turn.is_done]
         return running + [start.state() for start in self.lanes.waiting()]
 
     def note_new(self) -> bytes:
-        """Of the turn that is new, if there is one: once."""
+        """Note of the new turn, if there is one: once."""
         new, self._new = self._new, None
         return b"" if new is None else encode_turn(new.state())
 

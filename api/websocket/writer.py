@@ -51,7 +51,7 @@ class OneEvent:
 
 @attrs.define(eq=False)
 class SocketWriter:
-    """What one open socket sends. `run` is called once."""
+    """Writer of an open socket. `run` is called once."""
 
     socket: WebSocketConnection
     stream: FrameStream
@@ -147,7 +147,7 @@ class SocketWriter:
         await self.stream.send_texts(texts)
 
     def check_invariants(self) -> None:
-        """For tests: the bounds hold, and each lane that is listed has something."""
+        """Assert that the bounds hold, and each listed lane has something; for tests."""
         assert len(self._notices) <= self.limits.waiting_errors_max
         assert all(source.is_ready for source in self._ready.values())
 

@@ -178,20 +178,25 @@ class Frontend:
     async def tokenize(
         self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""
     ) -> list[int]:
+        """Token ids of a text or conversation, of any length; no engine is asked."""
         return await self.inputs.tokenize(
             prompt, add_special_tokens=add_special_tokens, principal=principal
         )
 
     async def detokenize(self, token_ids: Sequence[int], *, principal: str = "") -> str:
+        """Text of token ids, special tokens included."""
         return await self.inputs.detokenize(token_ids, principal=principal)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        """Bytes of each token, special ones too; b"" for an id that the model lacks."""
         return self.inputs.tokenizer.token_bytes(token_ids)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Spelling of each token in the vocabulary; "" for an id that it does not have."""
         return self.inputs.tokenizer.token_strings(token_ids)
 
     def tokenizer_info(self) -> dict[str, object]:
+        """Special tokens, the chat template, and sizes."""
         return self.inputs.info()
 
     def health(self) -> Health:

@@ -84,10 +84,10 @@ def _methods(owner: type) -> Iterator[str]:
     is_runtime = owner is triolet.Runtime
     for name in dir(object.__new__(owner)) if is_runtime else vars(owner):
         member = inspect.getattr_static(owner, name, None)
-        if name.startswith("_") or name in FOR_ROOMS or not _text(member):
-            continue
         promised = getattr(Generator, name, None) if is_runtime else None
         text = _text(promised or member)
+        if name.startswith("_") or name in FOR_ROOMS or not text:
+            continue
         if isinstance(member, property):
             yield f"**`.{name}`**: {text}\n"
         elif isinstance(member, classmethod):
