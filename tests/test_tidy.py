@@ -479,6 +479,9 @@ def test_files_that_documents_name_exist() -> None:
         for name in re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+\.[a-z]+)`", document.read_text()):
             if not any((folder / name).exists() for folder in (document.parent, ROOT)):
                 missing.append(f"{document.relative_to(ROOT)}: {name}")
+        for name in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", document.read_text()):
+            if not (document.parent / name).exists():
+                missing.append(f"{document.relative_to(ROOT)}: a link to {name}")
     assert not missing
 
 

@@ -35,7 +35,7 @@ GLOSSARY = {
 # {place: phrases that are right there}
 ALLOWED: dict[str, set[str]] = {"tests/README.md": {"anew"}}  # a profile's name
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")],
     key=lambda path: path.relative_to(ROOT).parts,
 )
 COMMANDS = [(), ("serve",), ("run",), ("tree",), ("restart",), ("doctor",), ("config", "show")]
