@@ -59,6 +59,7 @@ from .processes.engine_fleet import EngineFleet
 from .processes.form_fleet import FormFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform
+from .processes.process_supervisor import FleetParts
 from .text.input_processor import InputProcessor
 from .text.prompts import Prompt
 
@@ -239,28 +240,25 @@ async def open_runtime(
 async def _open(
     chosen: RuntimeSettings, inputs: InputProcessor, on_event: OnEvent
 ) -> AsyncIterator[Runtime]:
-    run_id, epochs = secrets.token_hex(8), itertools.count(2)  # this process has the first
+    run_id = secrets.token_hex(8)
     directory = FrontendDirectory()
     me = Peer("frontend", 0, directory.handle_starting(0))
     async with open_frontend_hub(run_id, me) as channel:
         runtime = make_frontend(Runtime, chosen, channel, inputs, term=me.epoch)
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
+        # This process has the first epoch.
+        parts = FleetParts(chosen, on_event, run_id=run_id, epochs=itertools.count(2))
         fleet = EngineFleet(
-            settings=chosen,
-            run_id=run_id,
-            epochs=epochs,
+            parts=parts,
             frontends=directory,
             on_membership=runtime.client.apply_membership,
-            on_event=on_event,
         )
         forms = FormClient()
         inputs.forms = forms
         form_fleet = FormFleet(
             count=1,
-            settings=chosen,
-            epochs=epochs,
+            parts=parts,
             on_link=lambda _, link: forms.handle_link(link),
-            on_event=on_event,
         )
         async with (
             open_frontend_services(channel, runtime.client),

@@ -78,7 +78,8 @@ RUN_BY_TESTS = {
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.
 FIREWALLS = {
-    "triolet.nurseries.tasks.supervisor": "a supervisor's work is failures",
+    "triolet.runtime.processes.launcher": "a launcher judges each failure of a child",
+    "triolet.runtime.processes.process_supervisor": "a supervisor's work is failures",
     "triolet.nurseries.processes.boot": "last words of a child that cannot begin",
     "triolet.nurseries.processes.child": "last words of a child that fails",
     "triolet.nurseries.logs": "a mistaken log call must not end who logs",

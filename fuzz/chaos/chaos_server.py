@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from ...engine.config import EngineSettings
 from ...runtime.processes import root
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.form_fleet import FormFleet
@@ -33,12 +34,10 @@ class ChaosFleet(EngineFleet):
     def _ahead(self) -> tuple[str, ...]:
         return (WORKER_MODULE,)
 
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """As ever, with the settings of this rank."""
+    def settings_of(self, rank: int) -> EngineSettings:
+        """The settings of the run, with the instruction set of this rank."""
         isa = self.isas[min(rank, len(self.isas) - 1)]
-        engine = attrs.evolve(self.settings.engine, isa=isa)
-        self.settings = attrs.evolve(self.settings, engine=engine)
-        return super().handle_starting(rank, epoch)
+        return attrs.evolve(self.settings.engine, isa=isa)
 
 
 class ChaosFrontends(FrontendFleet):

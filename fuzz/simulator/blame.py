@@ -5,7 +5,7 @@ fleet's two tables, and what it calls a request there.
 """
 
 import signal
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -14,6 +14,7 @@ from ...engine.batch_table import content_hash, read_batches
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...nurseries.processes.boot import EXIT_STOPPED
+from ...runtime.processes.child_process import Suspected
 from ...runtime.processes.engine_fleet import EngineFleet
 from .kernel import SimProcess
 from .plan import Request
@@ -173,17 +174,16 @@ class WatchedFleet(EngineFleet):
         default=lambda *_: None, init=False
     )
 
-    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
+    def blame(self, rank: int, event: Suspected) -> None:
         suspects, refused = self.quarantine.suspects, set(self.quarantine.refused)
         before = dict(suspects)
-        explained = super().handle_fault(rank, epoch, table, is_itself=is_itself)
+        super().blame(rank, event)
         new = set(self.quarantine.refused) - refused
         after = self.quarantine.suspects.items()
         changed = {content for content, suspect in after if before.get(content) is not suspect}
-        batches = read_batches(table, self.settings.engine.max_num_seqs)
+        batches = read_batches(event.table, self.settings.engine.max_num_seqs)
         places = {row.content: row.position for batch in batches for row in batch}
         self.on_blamed(rank, changed | new, new, places)
-        return explained
 
 
 def _executor_of(process: SimProcess) -> SimExecutor | None:

@@ -33,7 +33,8 @@ from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
-from ...runtime.processes import child_process
+from ...runtime.processes import launcher
+from ...runtime.processes.child_process import BecameReady, ChildProcess
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.form_fleet import FormFleet
 from ...runtime.processes.membership import FrontendDirectory
@@ -297,6 +298,11 @@ def _same_term(original: Broken, directory: FrontendDirectory, rank: int, epoch:
 # ---- forms
 
 
+def _link_no_new_one(original: Broken, fleet: FormFleet, rank: int, event: Any) -> None:
+    if not isinstance(event, BecameReady):
+        original(fleet, rank, event)
+
+
 def _lose_forms(original: Broken, queue: FormQueue) -> list[FormCheck]:
     return []
 
@@ -339,7 +345,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a step begins before it is written down", step_loop, "_write_batch", nothing),
     ("a step that is over is in the table", BatchTable, "end_step", nothing),
     ("a lost step stays in the table", BatchTable, "clear", nothing),
-    ("who is killed has suspects", child_process, "_fail", _blame_the_killed),
+    ("who is killed has suspects", ChildProcess, "handle_failing", _blame_the_killed),
     ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
     ("deaths count wherever they were", Quarantine, "_group", _group_by_number),
     ("poison is never refused", Quarantine, "handle_death", _refuse_none),
@@ -347,7 +353,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("suspects run with others", EngineView, "judge", _let_suspects_join),
     ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
     ("a stop is taken for a hang at once", HangWatch, "_count", _count_more),
-    ("a hang is not ended", child_process, "_handle_hang", nothing),
+    ("a hang is not ended", launcher, "_handle_hang", nothing),
     ("a dead frontend's requests run on", EngineCore, "resync", _ask_nothing_abort_nothing),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),
@@ -359,7 +365,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
     ("a form is lost with its form process", FormQueue, "handle_gone", _lose_forms),
     ("a check that crashes is checked again", FormQueue, "handle_checked", _lose_crashes),
-    ("a new form process has no link", FormFleet, "handle_ready", nothing),
+    ("a new form process has no link", FormFleet, "handle", _link_no_new_one),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS)

@@ -238,7 +238,7 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a term has the attempts of another", Ledger, "__attrs_post_init__", _begin_at_zero),
     ("the dead may speak", Homes, "_owned", _own_any),
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
-    ("a journal is another rank's", FrontendFleet, "_descriptors", _another_rank),
+    ("a journal is another rank's", FrontendFleet, "descriptors", _another_rank),
     ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
     ("a frontend that has served is given up", SupervisionPolicy, "__attrs_post_init__", _give_up),
     ("an adopted stream's end is not reported", Ticket, "take_over", _report_nothing),

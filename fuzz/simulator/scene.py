@@ -154,9 +154,9 @@ class Scene:
         )
         # A frontend comes back, however often it dies.
         supervision = attrs.evolve(self.settings.supervision, restart_limit=0)
-        self.root.frontends.processes.settings = attrs.evolve(
-            self.settings, supervision=supervision
-        )
+        settings = attrs.evolve(self.settings, supervision=supervision)
+        frontends = self.root.frontends.processes
+        frontends.parts = attrs.evolve(frontends.parts, settings=settings)
 
     @property
     def model(self) -> Model:

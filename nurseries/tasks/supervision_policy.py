@@ -1,6 +1,6 @@
 """Restart policy of a supervisor: restart after a delay, or escalate.
 
-Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is decided here.
+Sans-IO: no clock, no tasks, no processes. Its owner carries out what is decided here.
 
 The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a restart. More than
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does

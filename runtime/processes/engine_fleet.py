@@ -7,8 +7,7 @@ Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
 import os
-import random
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable
 
 import attrs
 import msgspec
@@ -16,23 +15,26 @@ import trio
 
 from ...engine.batch_table import read_batches, read_forms, table_bytes
 from ...engine.block_names import drop_names
-from ...engine.config import worker_module_ahead
-from ...engine.errors import BootRefused
+from ...engine.config import EngineSettings, worker_module_ahead
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
 from ...engine.place_memory import PlaceMemory, open_memory_of_places
-from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.process import ProcessStuck
-from ...nurseries.processes.spares import Readiness
 from ...nurseries.processes.watched import Watched
-from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, EngineDiffers, OnEvent, RequestRefused
+from ..events import ChildFailed, EngineDiffers, RequestRefused
 from ..messages import EngineMembership
-from .child_process import ChildProcess, run_child_process
+from .child_end import ChildEnd, EndKind
+from .child_process import BecameFailing, BecameReady, Gone, Said, Suspected, WorkerHung
+from .launcher import ChildKind
 from .membership import EngineDirectory, FrontendDirectory
-from .process_supervisor import ProcessSupervisor, RunChild
+from .process_supervisor import (
+    ChildStart,
+    FleetParts,
+    GivenUp,
+    PlaceEvent,
+    ProcessSupervisor,
+)
 from .quarantine import Quarantine
 
 # By name, not by import: what an engine is made of is not this process's business.
@@ -43,25 +45,15 @@ ENGINE_MODULE = "triolet.engine.process.main"
 class EngineFleet:
     """The engines of one run.
 
-    `epochs` is shared by all children of the run: numbers only grow. `on_membership` hears of every
-    change.
+    `on_membership` hears of every change.
     """
 
-    settings: RuntimeSettings
-    run_id: str
-    epochs: Iterator[int]
+    parts: FleetParts
     frontends: FrontendDirectory
     on_membership: Callable[[EngineMembership], None]
-    on_event: OnEvent
     # Gets what an engine says of itself while it is watched.
     on_watched: Callable[[str], None] = lambda text: None
     module: str = ENGINE_MODULE
-    # Of the whole run: spares wait until all its processes are ready.
-    readiness: Readiness = attrs.field(factory=Readiness)
-    run_child: RunChild = run_child_process
-    kernel: Kernel = KERNEL
-    # Spreads the delays of restarts.
-    chance: random.Random = attrs.field(factory=random.Random)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
@@ -73,26 +65,31 @@ class EngineFleet:
     _numerics_id: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
+        settings = self.settings
         self.processes = ProcessSupervisor(
             owner=self,
-            role="engine",
-            module=self.module,
-            count=self.settings.engines,
-            ahead=self._ahead(),
-            sends=ROOT_TO_ENGINE,
-            receives=ENGINE_TO_ROOT,
-            settings=self.settings,
-            epochs=self.epochs,
-            on_event=self.on_event,
-            table_bytes=table_bytes(self.settings.engine.max_num_seqs),
-            slots=1 + self.settings.engine.workers,
-            spares_count=self.settings.spare_engines,
-            fds_of=self._fds_of,
-            readiness=self.readiness,
-            run_child=self.run_child,
-            kernel=self.kernel,
-            chance=self.chance,
+            kind=ChildKind(
+                role="engine",
+                module=self.module,
+                ahead=self._ahead(),
+                sends=ROOT_TO_ENGINE,
+                receives=ENGINE_TO_ROOT,
+                table_bytes=table_bytes(settings.engine.max_num_seqs),
+                slots=1 + settings.engine.workers,
+            ),
+            count=settings.engines,
+            parts=self.parts,
+            spares_count=settings.spare_engines,
         )
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """The settings of the run."""
+        return self.parts.settings
+
+    def settings_of(self, rank: int) -> EngineSettings:
+        """The settings of the engine in this place."""
+        return self.settings.engine
 
     def _ahead(self) -> tuple[str, ...]:
         """An engine's first worker starts with it, and imports beside it."""
@@ -108,77 +105,88 @@ class EngineFleet:
         with open_memory_of_places(self.settings.engines) as self._memory:
             await self.processes.run(task_status=task_status)
 
-    def _fds_of(self, rank: int) -> Sequence[int]:
-        return self._memory[rank].fds if self._memory else ()
+    # ---- as the owner of its places
 
-    # ---- as the owner of its processes
-
-    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        """Declare an engine failed; the others serve on, if there are.
-
-        Raises `NoEngineLeft` after the last engine; `BootRefused` instead if none was ever ready
-        and the last said why none can be.
-        """
-        last = error.__cause__ or error
-        if self._memory:
-            os.ftruncate(self._memory[rank].cache, 0)
-        stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
-        self.on_membership(self.directory.handle_failed(rank, stuck))
-        any_left = self.processes.any_left()
-        if isinstance(last, BootRefused) and not (any_left or self.ready_once.is_set()):
-            raise last
-        self.on_event(ChildFailed(f"engine {rank}", self.processes.failed[rank]))
-        if not any_left:
-            raise NoEngineLeft(str(last)) from last
-
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
+    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
         """A new epoch of an engine: listed from before its spawn."""
         self.on_membership(self.directory.handle_starting(rank, epoch))
-        return msgspec.msgpack.encode(
-            EngineInit(
-                run_id=self.run_id,
-                rank=rank,
-                epoch=epoch,
-                settings=self.settings.engine,
-                membership=self.frontends.snapshot(),
-            )
+        init = EngineInit(
+            run_id=self.parts.run_id,
+            rank=rank,
+            epoch=epoch,
+            settings=self.settings_of(rank),
+            membership=self.frontends.snapshot(),
         )
+        fds = self._memory[rank].fds if self._memory else ()
+        return ChildStart(msgspec.msgpack.encode(init), fds)
 
-    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
-        """An engine takes requests; frontends may have come since its INIT."""
-        self.ready_once.set()
-        child.publish(self.frontends.snapshot())
-        engine = msgspec.msgpack.decode(payload, type=EngineReady)
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """An engine takes requests, or is going: frontends hear of it, and end or move streams.
+
+        Raises `NoEngineLeft` when the last engine is given up; `BootRefused` instead if none was
+        ever ready and the last said why none can be.
+        """
+        match event:
+            case BecameReady(child, payload):
+                self.ready_once.set()
+                child.publish(self.frontends.snapshot())  # some may have come since its INIT
+                self._handle_ready(rank, msgspec.msgpack.decode(payload, type=EngineReady))
+            case Said(message, fds):
+                close_fds(fds)
+                self._handle_message(message)
+            case WorkerHung(cause):  # it has another soon; people hear of why
+                self.on_membership(self.directory.handle_hung(rank, cause))
+            case Suspected():
+                self.blame(rank, event)
+            case BecameFailing(cause):  # what it had comes free when it is gone
+                membership = self.directory.handle_failing(rank, cause)
+                if membership is not None:
+                    self.on_membership(membership)
+            case Gone(end):
+                self.on_membership(self.directory.handle_gone(rank, end.cause))
+            case GivenUp(end):
+                self._handle_given_up(rank, end)
+
+    def _handle_ready(self, rank: int, engine: EngineReady) -> None:
         before, self._numerics_id = self._numerics_id, engine.numerics_id
         if before not in ("", engine.numerics_id):
-            epoch = self.directory.snapshot().engines[rank].epoch
-            self.on_event(EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before))
+            epoch = self.processes.places[rank].epoch
+            event = EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before)
+            self.parts.on_event(event)
         self.on_membership(self.directory.handle_ready(rank, engine))
 
-    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
-        """An engine is gone; frontends end or move its streams."""
-        self.on_membership(self.directory.handle_gone(rank, cause))
+    def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
+        """Declare an engine failed; the others serve on, if there are."""
+        if self._memory:
+            os.ftruncate(self._memory[rank].cache, 0)
+        stuck = end.cause if end.kind is EndKind.STUCK else ""
+        self.on_membership(self.directory.handle_failed(rank, stuck))
+        any_left = self.processes.any_left()
+        if end.kind is EndKind.REFUSED and not (any_left or self.ready_once.is_set()):
+            raise end.failure
+        self.parts.on_event(ChildFailed(f"engine {rank}", end.reason))
+        if not any_left:
+            raise NoEngineLeft(str(end.failure)) from end.failure
 
     def restart(self, rank: int) -> None:
         """Begin an engine anew; what it computes is placed elsewhere, at once, as when it hangs."""
         if rank in self.processes.ready:
-            self.handle_failing(rank, "was stopped")
+            self.handle(rank, BecameFailing("was stopped"))
         self.processes.restart(rank)
 
-    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """Suspects have passed: frontends need not have the same ones run alone any more."""
-        close_fds(fds)
+    def _handle_message(self, message: object) -> None:
         if isinstance(message, Watched):
             self.on_watched(message.text)
         if not isinstance(message, Passed):
             return  # engines say nothing else to a fleet
         quarantine = self.quarantine
         if quarantine.handle_passed(message.positions, trio.current_time()):
+            # Frontends need not have the same ones run alone any more.
             self.on_membership(
                 self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
             )
 
-    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
+    def blame(self, rank: int, event: Suspected) -> None:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
 
         If the engine's own process ended while a grammar was at work in it, that form is, alone.
@@ -189,22 +197,13 @@ class EngineFleet:
         if self._memory:
             drop_names(self._memory[rank].names)
         rows = self.settings.engine.max_num_seqs
-        positions = read_forms(table, rows) if is_itself else {}
-        for batch in [] if positions else read_batches(table, rows):
+        positions = read_forms(event.table, rows) if event.is_itself else {}
+        for batch in [] if positions else read_batches(event.table, rows):
             for row in batch:
                 positions[row.content] = max(row.position, positions.get(row.content, 0))
+        epoch = self.processes.places[rank].epoch
         found = self.quarantine.handle_death(positions, trio.current_time(), epoch)
         for content in found.refused:
-            self.on_event(RequestRefused(f"engine {rank}", content.hex()))
+            self.parts.on_event(RequestRefused(f"engine {rank}", content.hex()))
         self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
-        return found.explained
-
-    def handle_hung(self, rank: int, cause: str) -> None:
-        """An engine has another worker soon; people hear of why."""
-        self.on_membership(self.directory.handle_hung(rank, cause))
-
-    def handle_failing(self, rank: int, cause: str) -> None:
-        """An engine is as good as gone; what it had comes free when it is."""
-        membership = self.directory.handle_failing(rank, cause)
-        if membership is not None:
-            self.on_membership(membership)
+        self.processes.excuse(found.explained)

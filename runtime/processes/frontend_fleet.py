@@ -5,9 +5,7 @@ Their module is given by name, since this floor imports nothing of HTTP.
 """
 
 import math
-import random
-import signal
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -18,16 +16,13 @@ from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendMembership
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ...nurseries.processes.hang_watch import BLOCKED_S
-from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.spares import Readiness
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.changes import Changes
-from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
-from ..events import ChildFailed, OnEvent
+from ..events import ChildFailed
 from ..hands import TABLE_BYTES
 from ..messages import (
     FRONTEND_TO_ROOT,
@@ -43,14 +38,22 @@ from ..messages import (
     RootReply,
     WatchServer,
 )
-from .child_process import ChildProcess, run_child_process
+from .child_end import ChildEnd, EndKind
+from .child_process import BecameFailing, BecameReady, ChildProcess, Gone, Said, Suspected
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
 from .doubted_contents import DoubtedContents
 from .frontend_homes import FrontendHomes
 from .held_connections import HeldConnections
+from .launcher import ChildKind
 from .membership import FrontendDirectory, deliver
-from .process_supervisor import ProcessSupervisor, RunChild, WorkerlessOwner
+from .process_supervisor import (
+    ChildStart,
+    FleetParts,
+    GivenUp,
+    PlaceEvent,
+    ProcessSupervisor,
+)
 from .unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
 
 # A control socket holds some hundred messages: who takes none for so long hangs; another serves.
@@ -60,7 +63,7 @@ RELAYS_MAX = 256
 
 
 @attrs.define(eq=False)
-class FrontendFleet(WorkerlessOwner):
+class FrontendFleet:
     """The frontends of one run: `count` processes of `module`.
 
     `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
@@ -68,23 +71,16 @@ class FrontendFleet(WorkerlessOwner):
 
     module: str  # by name, since this floor imports nothing of HTTP
     count: int
-    settings: RuntimeSettings
+    parts: FleetParts
     settings_text: str
-    run_id: str
-    epochs: Iterator[int]
     engines: Callable[[], EngineMembership]
     on_membership: Callable[[FrontendMembership], None]
-    on_event: OnEvent
     answer: Answer  # what the root says to a question of an operator
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
     on_ready: Callable[[int], None] = lambda rank: None  # a frontend takes orders
     pass_timeout_s: float = PASS_TIMEOUT_S
     unavailable_s: float = UNAVAILABLE_AFTER_S
-    readiness: Readiness = attrs.field(factory=Readiness)  # of all processes of the run
-    run_child: RunChild = run_child_process
-    kernel: Kernel = KERNEL
-    chance: random.Random = attrs.field(factory=random.Random)  # spreads the delays of restarts
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
@@ -99,29 +95,29 @@ class FrontendFleet(WorkerlessOwner):
     _relays: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.doubted = DoubtedContents(self.on_event)
+        self.doubted = DoubtedContents(self.parts.on_event)
         self.homes = FrontendHomes(self.directory, self.on_membership)
         self.processes = ProcessSupervisor(
             owner=self,
-            role="frontend",
-            module=self.module,
+            kind=ChildKind(
+                role="frontend",
+                module=self.module,
+                sends=ROOT_TO_FRONTEND,
+                receives=FRONTEND_TO_ROOT,
+                blocked_s=BLOCKED_S,
+                table_bytes=TABLE_BYTES,
+            ),
             count=self.count,
-            sends=ROOT_TO_FRONTEND,
-            receives=FRONTEND_TO_ROOT,
-            settings=self.settings,
-            epochs=self.epochs,
-            on_event=self.on_event,
+            parts=self.parts,
             spares_count=self.settings.spare_frontends,
             preparation=self.settings_text.encode(),
-            fds_of=lambda rank: list(self._descriptors(rank).values()),
-            blocked_s=BLOCKED_S,
-            table_bytes=TABLE_BYTES,
             gives_up_served=False,  # a client may make it die
-            readiness=self.readiness,
-            run_child=self.run_child,
-            kernel=self.kernel,
-            chance=self.chance,
         )
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """The settings of the run."""
+        return self.parts.settings
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `frontends`: see `ProcessSupervisor.run`.
@@ -135,7 +131,7 @@ class FrontendFleet(WorkerlessOwner):
             self.held.close()
             self.homes.close()
 
-    def _descriptors(self, rank: int) -> dict[str, int]:
+    def descriptors(self, rank: int) -> dict[str, int]:
         """Beside INIT, behind the progress page: those that there are, by name."""
         folder = self.homes.folder
         fds = {
@@ -209,26 +205,21 @@ class FrontendFleet(WorkerlessOwner):
         while not self.balancer.can_serve():
             await self.changed.wait()
 
-    # ---- as the owner of its processes
-
-    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+    def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
         """Declare a frontend failed; the others serve on, if there are.
 
         Where its process hangs in the kernel, its home and its streams wait for the end of that.
-
-        Raises `NoFrontendLeft` after the last; `BootRefused` instead if none was ever ready and the
-        last said why none can be.
         """
-        last, failed = error.__cause__ or error, self.processes.failed
         any_left = self.processes.any_left()
-        if isinstance(last, BootRefused) and not (any_left or self.processes.served):
-            raise last
-        self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
+        if end.kind is EndKind.REFUSED and not (any_left or self.processes.have_served):
+            raise end.failure
+        why = self.processes.failed[rank]
+        self.parts.on_event(ChildFailed(f"frontend {rank}", why))
         if not any_left:
-            raise NoFrontendLeft(str(last)) from last
+            raise NoFrontendLeft(str(end.failure)) from end.failure
         if self.processes.is_stuck(rank):
-            end = partial(self._end_stuck, rank, failed[rank])
-            self.processes.start_task(end, name=f"stuck-frontend-{rank}")
+            end_stuck = partial(self._end_stuck, rank, why)
+            self.processes.start_task(end_stuck, name=f"stuck-frontend-{rank}")
         else:
             self.held.handle_given_up(rank)
         self.notify()
@@ -277,32 +268,61 @@ class FrontendFleet(WorkerlessOwner):
         if child is not None and (self.settings.journal.disabled or is_idle):
             self.held.handle_stopping(rank)  # in order, it ends them
         elif child is not None:
-            child.process.send_signal(signal.SIGKILL)
+            child.kill()
         self.processes.restart(rank)
 
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
+    # ---- as the owner of its places
+
+    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
         """A new epoch and term of a frontend, listed when it is READY. Raises `BootRefused`."""
         self._hold_journal(rank)
         term, died_ns = self.homes.handle_starting(rank, epoch)
         self._publish_states()
-        return msgspec.msgpack.encode(
-            FrontendInit(
-                run_id=self.run_id,
-                rank=rank,
-                epoch=epoch,
-                term=term,
-                settings=self.settings_text,
-                engines=self.engines(),
-                draining=self._draining,
-                descriptors=["progress", *self._descriptors(rank)],
-                died_ns=died_ns,
-                doubted=self.doubted.snapshot(),
-            )
+        descriptors = self.descriptors(rank)
+        init = FrontendInit(
+            run_id=self.parts.run_id,
+            rank=rank,
+            epoch=epoch,
+            term=term,
+            settings=self.settings_text,
+            engines=self.engines(),
+            draining=self._draining,
+            descriptors=["progress", *descriptors],
+            died_ns=died_ns,
+            doubted=self.doubted.snapshot(),
         )
+        return ChildStart(msgspec.msgpack.encode(init), list(descriptors.values()))
 
-    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
-        """A frontend takes connections; engines may have come or gone since its INIT."""
-        where = msgspec.msgpack.decode(payload, type=FrontendReady)
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """A frontend takes connections, says something, or is going.
+
+        Raises `NoFrontendLeft` when the last is given up; `BootRefused` instead if none was ever
+        ready and the last said why none can be.
+        """
+        match event:
+            case BecameReady(child, payload):
+                self._handle_ready(rank, child, msgspec.msgpack.decode(payload, type=FrontendReady))
+            case Said(message, fds):
+                close_fds(fds)
+                self._handle_message(rank, message)
+            case Suspected(table):  # a content that was in hand, whichever
+                epoch = self.processes.places[rank].epoch
+                if self.doubted.handle_fault(rank, epoch, table):
+                    self.processes.excuse({epoch})
+            case BecameFailing():  # it gets no more connections
+                self._handle_failing(rank)
+            case Gone(end):  # its requests are kept for a while, and its connections if held
+                if self._counters is not None:
+                    self._counters.retire(rank)
+                self._handle_failing(rank)
+                self.held.handle_gone(rank, is_own_fault=end.is_own_fault)
+                self.homes.handle_gone(rank, is_own_fault=end.is_own_fault)
+                self._publish_states()
+                self.notify()
+            case GivenUp(end):
+                self._handle_given_up(rank, end)
+
+    def _handle_ready(self, rank: int, child: ChildProcess, where: FrontendReady) -> None:
         self._away_s = math.inf
         if where.has_slots:
             held = self.held.handle_ready(rank, child.epoch)
@@ -312,7 +332,7 @@ class FrontendFleet(WorkerlessOwner):
         else:
             self.held.handle_given_up(rank)
             self.balancer.handle_up(rank)
-        child.publish(self.engines())
+        child.publish(self.engines())  # some may have come or gone since its INIT
         self._publish_states()
         if self._draining:  # its INIT may be older than the drain
             order = partial(child.send_if_possible, Drain(), self.pass_timeout_s)
@@ -321,29 +341,12 @@ class FrontendFleet(WorkerlessOwner):
         self.on_ready(rank)
         self.notify()
 
-    def handle_failing(self, rank: int, cause: str) -> None:
-        """A frontend hangs, or has ended: it gets no more connections."""
+    def _handle_failing(self, rank: int) -> None:
         self.balancer.handle_gone(rank)
         if self.balancer.is_empty:
             self._away_s = min(self._away_s, trio.current_time())
 
-    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
-        """See `ProcessOwner`: a content that was in hand, whichever."""
-        return {epoch} if self.doubted.handle_fault(rank, epoch, table) else set()
-
-    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
-        """A frontend is gone; its requests are kept for a while, and its connections if held."""
-        if self._counters is not None:
-            self._counters.retire(rank)
-        self.handle_failing(rank, cause)
-        self.held.handle_gone(rank, is_own_fault=is_own_fault)
-        self.homes.handle_gone(rank, is_own_fault=is_own_fault)
-        self._publish_states()
-        self.notify()
-
-    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """A report of load, or a call to another frontend."""
-        close_fds(fds)
+    def _handle_message(self, rank: int, message: object) -> None:
         match message:
             case FrontendLoad():
                 self.held.handle_ended(rank, message.ended)

@@ -12,9 +12,27 @@ import attrs
 import trio
 
 from ...nurseries.processes.death_watch import wait_process_gone
+from ...nurseries.processes.kernel import Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.tasks.background import waiting_for
 from ...transports.control.passed_fds import close_fds
+
+
+@attrs.frozen
+class Remains:
+    """Some process of a child that outlives SIGKILL; whoever gets it must close it."""
+
+    pidfd: int
+
+    async def wait_gone(self, kernel: Kernel) -> None:
+        """Wait for the end of the process, and reap it if it is ours."""
+        with waiting_for("a process that hangs in the kernel to be gone"):
+            await wait_process_gone(self.pidfd)
+        kernel.reap(self.pidfd)
+
+    def close(self) -> None:
+        """Look after the process no longer."""
+        close_fds([self.pidfd])
 
 
 @attrs.define(eq=False)
@@ -34,13 +52,12 @@ class ReportedWorkers:
         return dict(zip(self.pids, self._fds, strict=False))
 
     async def wait_gone(
-        self, engine: str, within_s: float, on_stuck: Callable[[int], None]
+        self, engine: str, within_s: float, report: Callable[["Remains"], None]
     ) -> None:
         """Wait until every worker process is gone, and close what is held of them.
 
         Raises `ProcessStuck` of one that is still there after `within_s` seconds: it hangs in a
-        device driver. `on_stuck` gets pidfds of those, as its own. Shielded from cancellation until
-        then.
+        device driver. `report` gets those. Shielded from cancellation until then.
         """
         try:
             with trio.move_on_after(within_s, shield=True):
@@ -50,13 +67,13 @@ class ReportedWorkers:
                         await wait_process_gone(pidfd)
                 return
             for pidfd in self._fds:
-                hand_over(pidfd, on_stuck)
+                report_remains(pidfd, report)
             raise ProcessStuck(f"a worker of {engine}", stuck, within_s)
         finally:
             self.handle_changed(self.pids, ())
 
 
-def hand_over(pidfd: int, on_stuck: Callable[[int], None]) -> None:
-    """Give a duplicate away; without a descriptor, the end of that process is not seen."""
+def report_remains(pidfd: int, report: Callable[[Remains], None]) -> None:
+    """Report a duplicate; without a descriptor, the end of that process is not seen."""
     with contextlib.suppress(OSError):
-        on_stuck(os.dup(pidfd))
+        report(Remains(os.dup(pidfd)))

@@ -20,7 +20,6 @@ import msgspec
 import trio
 
 from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.spares import Readiness
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
@@ -46,7 +45,7 @@ from .frontend_fleet import FrontendFleet
 from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
 from .platform import check_platform
-from .process_supervisor import ProcessSupervisor
+from .process_supervisor import FleetParts, ProcessSupervisor
 from .run_folder import RunFolder, make_run_folder
 from .server_watch import FrontendViews, ServerWatch
 from .signals import send_signal
@@ -112,48 +111,39 @@ class Root:
     _killed: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, epochs, readiness = self.plan, self._epochs(), Readiness()
-        self.engines = self.make_engines(
-            settings=plan.settings,
+        plan = self.plan
+        parts = FleetParts(
+            plan.settings,
+            self._handle_event,
             run_id=self.run_id,
-            epochs=epochs,
-            frontends=FrontendDirectory(),
-            on_membership=lambda membership: self.frontends.processes.publish(membership),
-            on_event=self._handle_event,
-            on_watched=lambda text: self.watch.handle_said(text),
-            module=plan.engine_module,
-            readiness=readiness,
+            epochs=self._epochs(),
             kernel=self.kernel,
             chance=self.chance,
+        )
+        self.engines = self.make_engines(
+            parts=parts,
+            frontends=FrontendDirectory(),
+            on_membership=lambda membership: self.frontends.processes.publish(membership),
+            on_watched=lambda text: self.watch.handle_said(text),
+            module=plan.engine_module,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
             count=plan.settings.frontends,
-            settings=plan.settings,
+            parts=parts,
             settings_text=plan.frontend_settings,
-            run_id=self.run_id,
-            epochs=epochs,
             engines=self.engines.directory.snapshot,
             on_membership=self.engines.processes.publish,
-            on_event=self._handle_event,
             answer=self._answer,
             on_watch=self._handle_watch,
             on_ready=lambda rank: self.forms.link(rank),
-            readiness=readiness,
-            kernel=self.kernel,
-            chance=self.chance,
         )
         self.forms = FormFleet(
             count=plan.settings.frontends,
-            settings=plan.settings,
-            epochs=epochs,
+            parts=parts,
             on_link=partial(link_frontend, self.frontends.processes),
-            on_event=self._handle_event,
             on_watched=lambda text: self.watch.handle_said(text),
             module=plan.forms_module,
-            readiness=readiness,
-            kernel=self.kernel,
-            chance=self.chance,
         )
         self.engines.frontends = self.frontends.directory
         self.watch = ServerWatch(

@@ -5,7 +5,6 @@ Trio's clock is real where processes are real, and a mock where they are not.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from random import Random
 
 import pytest
 import trio
@@ -14,8 +13,6 @@ from triolet.nurseries.processes.process import Process, open_process, run_proce
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.supervision_policy import Death, SupervisionPolicy
-from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.tests.live_tasks import find_background_tasks
 
 from ..checkpoints import cancel_at_every_checkpoint
@@ -72,33 +69,6 @@ async def test_service_outlives_its_body_at_every_checkpoint() -> None:
         assert_no_background_task()
 
     assert await cancel_at_every_checkpoint(use, check) > 5
-
-
-def _death_of(failure: Exception) -> Death:
-    return Death.HOPELESS if isinstance(failure, LookupError) else Death.FAULT
-
-
-async def test_supervisor(autojump_clock: Clock) -> None:
-    runs = 0
-
-    async def child(*, task_status: trio.TaskStatus[None]) -> None:
-        nonlocal runs
-        runs += 1
-        run = runs
-        await trio.lowlevel.checkpoint()
-        task_status.started()
-        await trio.sleep(0.5)
-        raise ValueError("restart me") if run % 3 else LookupError("give me up")
-
-    async def use() -> None:
-        nonlocal runs
-        runs = 0
-        policy = SupervisionPolicy(Random(0))
-        with pytest.raises(RestartLimitExceeded):
-            await supervise(child, child="c", policy=policy, death_of=_death_of)
-        assert runs == 3
-
-    assert await cancel_at_every_checkpoint(use, assert_no_background_task) >= 8
 
 
 async def open_and_talk() -> None:

@@ -18,6 +18,7 @@ from triolet.runtime.events import ignore_event
 from triolet.runtime.messages import EngineMembership
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.membership import FrontendDirectory
+from triolet.runtime.processes.process_supervisor import FleetParts
 from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import (
     DEADLINE_S,
@@ -73,12 +74,14 @@ async def process_engine(folder: pathlib.Path, workers: int) -> AsyncIterator[Ca
         for name in ("input", "output")
     ]
     fleet = EngineFleet(
-        settings=RuntimeSettings(engine=engine),
-        run_id=run_id,
-        epochs=itertools.count(2),
+        parts=FleetParts(
+            RuntimeSettings(engine=engine),
+            ignore_event,
+            run_id=run_id,
+            epochs=itertools.count(2),
+        ),
         frontends=directory,
         on_membership=_ignore_membership,
-        on_event=ignore_event,
     )
     hub = open_hub(
         ME,

@@ -1,6 +1,5 @@
 """What tests of fleets share: settings of acting engines, and a diary of what was told."""
 
-import itertools
 import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +13,7 @@ import trio.testing
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain
+from triolet.nurseries.tasks.changes import Changes
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
@@ -22,6 +22,7 @@ from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 from triolet.runtime.processes.membership import FrontendDirectory
+from triolet.runtime.processes.process_supervisor import FleetParts
 
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import look_again
@@ -51,12 +52,11 @@ class Diary:
     """Everything that was told, in order, and a way to wait for more."""
 
     told: list[object] = attrs.field(factory=list)
-    _more: trio.Event = attrs.field(factory=trio.Event)
+    _more: Changes = attrs.field(factory=Changes)
 
     def __call__(self, item: object) -> None:
         self.told.append(item)
-        self._more.set()
-        self._more = trio.Event()
+        self._more.notify()
 
     def of(self, kind: type[RunEvent] | type[object]) -> list[Any]:
         return [item for item in self.told if isinstance(item, kind)]
@@ -71,12 +71,9 @@ class Diary:
 def acting_fleet(settings: RuntimeSettings, diary: Diary) -> EngineFleet:
     """A fleet of acting engines that tells a diary."""
     return EngineFleet(
-        settings=settings,
-        run_id="r",
-        epochs=itertools.count(1),
+        parts=FleetParts(settings, diary, run_id="r"),
         frontends=FrontendDirectory(),
         on_membership=diary,
-        on_event=diary,
         module=ACTING_ENGINE,
     )
 
@@ -91,6 +88,11 @@ class EngineBed:
 
     def __attrs_post_init__(self) -> None:
         self.fleet = acting_fleet(self.settings, self.diary)
+
+
+def change_parts(fleet: EngineFleet | FrontendFleet, **changes: Any) -> None:
+    """Give a fleet that does not run yet other parts, or settings."""
+    fleet.parts = fleet.processes.parts = attrs.evolve(fleet.parts, **changes)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.form_fleet import FormFleet
 from triolet.runtime.processes.membership import FrontendDirectory
+from triolet.runtime.processes.process_supervisor import FleetParts
 from triolet.runtime.runtime import (
     Runtime,
     make_frontend,
@@ -94,26 +95,22 @@ async def open_bed(
             runtime = make_frontend(Runtime, settings, channel, inputs, term=me.epoch)
             directory = FrontendDirectory()
             directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
+            parts = FleetParts(settings, diary, run_id="poison", epochs=epochs)
             fleet = EngineFleet(
-                settings=settings,
-                run_id="poison",
-                epochs=epochs,
+                parts=parts,
                 frontends=directory,
                 on_membership=runtime.client.apply_membership,
-                on_event=diary,
                 **fleets,
             )
             forms = FormClient()
             inputs.forms = forms
             form_fleet = FormFleet(
                 count=1,
-                settings=settings,
-                epochs=epochs,
+                parts=parts,
                 on_link=lambda _, link: forms.handle_link(link),
-                on_event=diary,
                 module=POISONED_FORMS,
             )
-            fleet.processes.ahead = (POISONED_WORKER,)
+            fleet.processes.kind = attrs.evolve(fleet.processes.kind, ahead=(POISONED_WORKER,))
             async with (
                 open_frontend_services(channel, runtime.client),
                 open_service(fleet.processes.run, name="engines"),

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from triolet.__main__ import main
+from triolet.engine.config import EngineSettings
 from triolet.runtime.processes import root
 from triolet.runtime.processes.engine_fleet import EngineFleet
 
@@ -15,12 +16,9 @@ from triolet.runtime.processes.engine_fleet import EngineFleet
 class UnlikeFleet(EngineFleet):
     """Gives each engine its own instruction set."""
 
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """As ever, with other settings."""
-        isa = "plain" if rank else ""
-        engine = attrs.evolve(self.settings.engine, isa=isa)
-        self.settings = attrs.evolve(self.settings, engine=engine)
-        return super().handle_starting(rank, epoch)
+    def settings_of(self, rank: int) -> EngineSettings:
+        """The settings of the run, with the instruction set of this rank."""
+        return attrs.evolve(self.settings.engine, isa="plain" if rank else "")
 
 
 roots: Any = root

@@ -1,7 +1,6 @@
 """Form processes, for real: what they answer, whatever dies, and that forms wait for them."""
 
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -27,6 +26,7 @@ from triolet.runtime.events import ChildReady
 from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.forms.form_queue import FormQueue
 from triolet.runtime.processes.form_fleet import FormFleet
+from triolet.runtime.processes.process_supervisor import FleetParts
 
 from ...leaks import check_no_leaks
 from ..acting import DEADLINE_S, HASTY, Diary, facts_of
@@ -93,10 +93,8 @@ async def open_bed() -> AsyncIterator[Bed]:
     diary, client = Diary(), FormClient()
     fleet = FormFleet(
         count=1,
-        settings=settings,
-        epochs=itertools.count(1),
+        parts=FleetParts(settings, diary),
         on_link=lambda _, link: client.handle_link(link),
-        on_event=diary,
     )
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with (

@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
 import attrs
@@ -28,7 +28,7 @@ from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import KERNEL
-from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
+from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessStuck
 from triolet.nurseries.processes.spawned import Spawned
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.runtime.events import (
@@ -40,7 +40,23 @@ from triolet.runtime.events import (
     ChildStopped,
 )
 from triolet.runtime.messages import ServerNews
-from triolet.runtime.processes.child_process import ChildPlan, ChildProcess, run_child_process
+from triolet.runtime.processes.child_end import ChildEnd, ChildLost, EndKind
+from triolet.runtime.processes.child_process import (
+    BecameFailing,
+    BecameReady,
+    ChildEvent,
+    ChildProcess,
+    Gone,
+    Launched,
+    Said,
+)
+from triolet.runtime.processes.launcher import (
+    ChildKind,
+    ChildPlan,
+    ChildTimes,
+    run_child_process,
+)
+from triolet.runtime.processes.reported_workers import Remains
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import HandshakeTimeout
 
@@ -76,42 +92,55 @@ class Owner:
     gone: list[str] = attrs.field(factory=list)
     own_faults: list[bool] = attrs.field(factory=list)
     failing: list[str] = attrs.field(factory=list)
-    stuck: list[int] = attrs.field(factory=list)
+    stuck: list[Remains] = attrs.field(factory=list)
+    lost: list[ChildEnd] = attrs.field(factory=list)
     spawned: list[ChildProcess] = attrs.field(factory=list)
 
     async def run(self) -> None:
         settings = acting_settings([self.act]).engine
-        plan = ChildPlan(
-            spec=ProcessSpec(
-                "engine 0", ACTING_ENGINE, environment=self.environment, spawned=self.spare
-            ),
+        kind = ChildKind(
             role="engine",
-            epoch=1,
+            module=ACTING_ENGINE,
+            environment=self.environment,
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
-            boot_timeout_s=self.boot_timeout_s,
-            ladder=LadderTimes(kill_s=self.kill_s),
-            on_spawned=self.spawned.append,
-            on_ready=lambda child, _: self.diary(child),
-            on_failing=self.failing.append,
-            on_stuck=self.stuck.append,
-            on_gone=self._handle_gone,
             slots=self.slots,
             blocked_s=self.blocked_s,
-            on_message=self._refuse_message,
-            on_event=self.diary,
         )
         init = EngineInit(
             run_id="r", rank=0, epoch=1, settings=settings, membership=FrontendMembership(0, [])
         )
-        await run_child_process(plan, msgspec.msgpack.encode(init))
+        plan = ChildPlan(
+            kind=kind,
+            rank=0,
+            epoch=1,
+            init=msgspec.msgpack.encode(init),
+            times=ChildTimes(self.boot_timeout_s, LadderTimes(kill_s=self.kill_s)),
+            report=self._handle,
+            on_event=self.diary,
+            spare=self.spare,
+        )
+        try:
+            await run_child_process(plan)
+        except ChildLost as lost:
+            self.lost.append(lost.end)
+            raise lost.end.failure from None
 
-    def _handle_gone(self, cause: str, *, is_own_fault: bool) -> None:
-        self.gone.append(cause)
-        self.own_faults.append(is_own_fault)
-
-    def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
-        raise AssertionError(f"{message} is not an acting engine's")
+    def _handle(self, event: ChildEvent) -> None:
+        match event:
+            case Launched(child):
+                self.spawned.append(child)
+            case BecameReady(child):
+                self.diary(child)
+            case BecameFailing(cause):
+                self.failing.append(cause)
+            case Remains():
+                self.stuck.append(event)
+            case Gone(end):
+                self.gone.append(end.cause)
+                self.own_faults.append(end.is_own_fault)
+            case Said(message):
+                raise AssertionError(f"{message} is not an acting engine's")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[trio.Nursery]:
@@ -299,12 +328,12 @@ async def test_one_that_outlives_the_kill_for_its_hang_is_stuck_and_its_end_can_
                 kept.enter_context(kept_from_ending(child.process.pid))
                 await trio.sleep_forever()
         assert owner.failing == ["hung: asleep for 0.2 s"]
-        (pidfd,) = owner.stuck
-        assert select.select([pidfd], [], [], 0) == ([], [], [])
+        assert [end.kind for end in owner.lost] == [EndKind.STUCK]
+        (remains,) = owner.stuck
+        assert select.select([remains.pidfd], [], [], 0) == ([], [], [])
     with trio.fail_after(DEADLINE_S):
-        await wait_process_gone(pidfd)
-    KERNEL.reap(pidfd)
-    os.close(pidfd)
+        await remains.wait_gone(KERNEL)
+    remains.close()
 
 
 async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> None:
@@ -391,11 +420,11 @@ async def test_a_worker_that_hangs_in_the_kernel_is_named_in_bounded_time(cancel
                     child.process.send_signal(signal.SIGKILL)
                     await trio.sleep_forever()
         assert worker.poll() is None
-        (pidfd,) = owner.stuck
+        (remains,) = owner.stuck
         worker.kill()
         with trio.fail_after(DEADLINE_S):
-            await wait_process_gone(pidfd)
-        os.close(pidfd)
+            await wait_process_gone(remains.pidfd)
+        remains.close()
 
 
 async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:
@@ -472,7 +501,7 @@ async def test_want_of_descriptors_makes_orders_late_and_news_too(
         ControlChannel(left, sends=[ServerNews]) as control,
         ControlChannel(right, receives=[ServerNews]) as far_end,
     ):
-        child = ChildProcess(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
         async with trio.open_nursery() as nursery:
             with no_room_for_descriptors():
                 nursery.start_soon(child.send_snapshots)
@@ -490,7 +519,7 @@ async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.Mo
         ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
         ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as far_end,
     ):
-        child = ChildProcess(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
         with pytest.raises(trio.TooSlowError):
             await child.tree()
         request, _ = await far_end.receive()
@@ -517,7 +546,7 @@ async def test_a_child_that_ends_instead_of_an_answer_is_not_waited_for(
         ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
         ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as far_end,
     ):
-        child = ChildProcess(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
 
         async def end() -> None:
             await far_end.receive()

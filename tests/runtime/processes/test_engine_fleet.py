@@ -16,8 +16,10 @@ from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
 from triolet.runtime.messages import EngineMembership, EngineState
-from triolet.runtime.processes.child_process import ChildPlan, run_child_process
+from triolet.runtime.processes.child_end import ChildEnd, ChildLost, EndKind, end_of
+from triolet.runtime.processes.child_process import Gone
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
+from triolet.runtime.processes.launcher import ChildPlan, run_child_process
 
 from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
 
@@ -216,15 +218,16 @@ async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name(
     """What it held, a device perhaps, is still held: no restart can help."""
     stuck = ProcessStuck("a worker of engine 0", 17, 10.0)
 
-    async def run_child(plan: ChildPlan, init: bytes) -> None:
-        if plan.spec.name == "engine 0":
+    async def run_child(plan: ChildPlan) -> None:
+        if plan.name == "engine 0":
             await bed.diary.wait_for(ChildReady)
-            plan.on_gone("was killed by SIGKILL", is_own_fault=False)
-            raise stuck
-        await run_child_process(plan, init)
+            plan.report(Gone(ChildEnd(EndKind.KILLED, "was killed by SIGKILL")))
+            raise ChildLost(end_of(stuck))
+        await run_child_process(plan)
 
     bed = Bed(acting_settings(["ready"], ["ready"]))
-    bed.fleet.processes.run_child = run_child
+    processes = bed.fleet.processes
+    processes.parts = attrs.evolve(processes.parts, run_child=run_child)
     async with running(bed.fleet):
         failed = await bed.diary.wait_for(ChildFailed)
         assert (failed.child, failed.cause) == ("engine 0", str(stuck))
@@ -261,6 +264,6 @@ def test_what_an_engine_starts_ahead_is_a_worker(executor: str) -> None:
     settings = acting_settings(["ready"])
     engine = attrs.evolve(settings.engine, executor=executor)
     fleet = attrs.evolve(Bed(attrs.evolve(settings, engine=engine)).fleet, module=ENGINE_MODULE)
-    [module] = fleet.processes.ahead
+    [module] = fleet.processes.kind.ahead
     assert importlib.util.find_spec(module) is not None
     assert ("native" in module) is (executor in ("auto", "native"))

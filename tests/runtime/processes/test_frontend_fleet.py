@@ -1,6 +1,5 @@
 """Frontends get connections and memberships, are replaced, and drained: with acting processes."""
 
-import itertools
 import json
 import os
 import pathlib
@@ -32,8 +31,17 @@ from triolet.runtime.events import (
 from triolet.runtime.messages import ControlQuestion, EngineMembership
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 from triolet.runtime.processes.homes.journal_folder import open_journal_folder
+from triolet.runtime.processes.process_supervisor import FleetParts
 
-from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
+from ..acting import (
+    ACTING_FRONTEND,
+    Diary,
+    acting_settings,
+    change_parts,
+    facts_of,
+    fill,
+    running,
+)
 from ..children.acting_frontend import NOTES_AT
 
 pytestmark = pytest.mark.slow
@@ -56,13 +64,10 @@ class Bed:
         self.fleet = FrontendFleet(
             module=ACTING_FRONTEND,
             count=len(self.acts),
-            settings=acting_settings(["none"]),
+            parts=FleetParts(acting_settings(["none"]), self.diary, run_id="r"),
             settings_text=json.dumps(dict(enumerate(self.acts))),
-            run_id="r",
-            epochs=itertools.count(1),
             engines=lambda: self.engines,
             on_membership=self.diary,
-            on_event=self.diary,
             answer=no_answer,
             pass_timeout_s=0.5,
         )
@@ -148,7 +153,7 @@ async def test_what_frontends_count_outlives_them_and_gauges_do_not() -> None:
     active: Name = (GAUGE, "active")
     async with open_bed(["ready"], ["ready"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
-        fds = [bed.fleet.processes.fds_of(rank)[-1] for rank in (0, 1)]
+        fds = [bed.fleet.descriptors(rank)["counters"] for rank in (0, 1)]
         with (  # in the place of both
             open_counter_page(fds[0], 0, 1, {done: 3, active: 1}),
             open_counter_page(fds[1], 1, 1, {done: 4, active: 1}) as page,
@@ -157,7 +162,7 @@ async def test_what_frontends_count_outlives_them_and_gauges_do_not() -> None:
             bed.kill(0)
             await bed.diary.wait_for(ChildReady, 3)
             assert page.total() == {done: 7, active: 1}
-            assert bed.fleet.processes.fds_of(0)[-1] == fds[0]
+            assert bed.fleet.descriptors(0)["counters"] == fds[0]
 
 
 async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:
@@ -317,7 +322,8 @@ async def test_each_life_of_a_rank_gets_the_same_journal() -> None:
 
 async def test_without_journals_none_is_passed() -> None:
     bed = Bed((["ready"],))
-    bed.fleet.settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
+    settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
+    change_parts(bed.fleet, settings=settings)
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
         assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "no journal"
@@ -363,11 +369,12 @@ async def test_told_again_a_restart_waits_for_nobody() -> None:
 @pytest.mark.parametrize("has_journal", [True, False])
 async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) -> None:
     bed = Bed((["deaf"],))
-    bed.fleet.settings = attrs.evolve(
+    settings = attrs.evolve(
         bed.fleet.settings,
         times=RuntimeTimes(grace_s=0.05),
         journal=JournalSettings(disabled=not has_journal),
     )
+    change_parts(bed.fleet, settings=settings)
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
         process = bed.fleet.processes.ready[0].process
@@ -383,10 +390,11 @@ async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) 
 async def test_journals_on_disk_come_with_the_lock_of_their_folder(tmp_path: pathlib.Path) -> None:
     async with open_journal_folder(tmp_path, model="m", frontends=1) as folder:
         bed = Bed((["ready"],))
-        bed.fleet.homes.folder, bed.fleet.processes.epochs = folder, folder.numbers()
+        bed.fleet.homes.folder = folder
+        change_parts(bed.fleet, epochs=folder.numbers())
         async with running(bed.fleet):
             await bed.diary.wait_for(ChildReady)
-            journal, lock, *_ = bed.fleet.processes.fds_of(0)
+            journal, lock, *_ = bed.fleet.descriptors(0).values()
             assert os.path.samestat(os.fstat(journal), os.stat(tmp_path / "frontend-0"))
             assert lock == folder.lock_fd
             bed.kill(0)

@@ -20,12 +20,12 @@ from triolet.runtime.events import (
     ChildStopped,
 )
 from triolet.runtime.messages import PassConnection
-from triolet.runtime.processes.child_process import ChildProcess
+from triolet.runtime.processes.child_process import BecameFailing, ChildProcess
 from triolet.runtime.processes.held_connections import HeldConnections
 from triolet.transports.takeover.memory import map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
-from ..acting import facts_of, fill, running
+from ..acting import change_parts, facts_of, fill, running
 from .test_frontend_fleet import Bed, answer_of
 
 
@@ -50,8 +50,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Bed, Connect]]:
     """Frontends that are all up."""
     bed = Bed(acts)
-    bed.fleet.settings = attrs.evolve(bed.fleet.settings, **settings)
-    bed.fleet.processes.settings = bed.fleet.settings
+    change_parts(bed.fleet, settings=attrs.evolve(bed.fleet.settings, **settings))
     bed.fleet.pass_timeout_s = pass_timeout_s
     async with running(bed.fleet):
         with ExitStack() as clients:
@@ -115,7 +114,7 @@ async def test_a_restart_in_the_moment_of_a_death_ends_no_connection() -> None:
     async with serving(["keep"]) as (bed, connect):
         client = await connect()
         assert await answer_of(client) == "0 1 1 0"
-        bed.fleet.handle_failing(0, "a test")  # known, and its end not yet
+        bed.fleet.handle(0, BecameFailing("a test"))  # known, and its end not yet
         bed.fleet.restart(0)
         assert await answer_of(client) == "0 2 1 0 again"
 

@@ -1,10 +1,8 @@
 """Restarts under new epochs, and what the owner is told of them, with simulated processes."""
 
 import errno
-import itertools
 import os
 import signal
-from collections.abc import Sequence, Set
 
 import attrs
 import pytest
@@ -18,16 +16,46 @@ from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervision_policy import Death
-from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ignore_event
 from triolet.runtime.messages import EngineState
-from triolet.runtime.processes.child_process import ChildPlan, ChildProcess
-from triolet.runtime.processes.process_supervisor import ProcessSupervisor, death_of
+from triolet.runtime.processes.child_end import STOPPED, ChildEnd, ChildLost, EndKind, end_of
+from triolet.runtime.processes.child_process import (
+    BecameReady,
+    ChildProcess,
+    Gone,
+    Launched,
+    Suspected,
+)
+from triolet.runtime.processes.launcher import ChildKind, ChildPlan
+from triolet.runtime.processes.process_supervisor import (
+    ChildStart,
+    FleetParts,
+    GivenUp,
+    PlaceEvent,
+    ProcessSupervisor,
+)
+from triolet.runtime.processes.reported_workers import Remains
 
+from ...checkpoints import cancel_at_every_checkpoint
 from ..acting import acting_settings
 
 BOOT_S = 2.0
 DIED = ProcessDied(ProcessExit("engine 0", 1, None, 11))  # a kill would count for nothing
+
+
+CAUSES = {EndKind.STOPPED: "was stopped", EndKind.REFUSED: "refused"}
+
+
+@attrs.frozen
+class PlaceGivenUp(Exception):
+    """Raised by the owner of a place that is given up."""
+
+    end: ChildEnd
+
+
+def ends_of(group: ExceptionGroup[PlaceGivenUp]) -> list[Exception]:
+    """What the last lives of places ended by that are given up."""
+    return [each.end.failure for each in group.exceptions if isinstance(each, PlaceGivenUp)]
 
 
 @attrs.define(eq=False)
@@ -51,70 +79,57 @@ class Owner:
     def __attrs_post_init__(self) -> None:
         self.processes = ProcessSupervisor(
             owner=self,
-            role="engine",
-            module="",
+            kind=ChildKind(role="engine", module="", sends=ROOT_TO_ENGINE, receives=ENGINE_TO_ROOT),
             count=1,
-            sends=ROOT_TO_ENGINE,
-            receives=ENGINE_TO_ROOT,
-            settings=acting_settings(["ready"]),
-            epochs=itertools.count(1),
-            on_event=ignore_event,
-            run_child=self.simulate,
+            parts=FleetParts(acting_settings(["ready"]), ignore_event, run_child=self.simulate),
         )
 
-    async def simulate(self, plan: ChildPlan, init: bytes) -> None:
+    async def simulate(self, plan: ChildPlan) -> None:
         """A process that boots for `BOOT_S`, then refuses, or is ready and dies of itself."""
-        child = ChildProcess(None, None, plan.on_message, plan.epoch)  # type: ignore[arg-type]
-        plan.on_spawned(child)
-        cause = "was stopped"
+        child = ChildProcess(None, None, plan.report, plan.epoch)  # type: ignore[arg-type]
+        plan.report(Launched(child))
+        end = STOPPED
         try:
             await trio.sleep(BOOT_S)
-            if not self.boots:
-                raise self.end
             if self.refuses:
-                cause = "refused"
-                raise BootRefused("engine 0", "/m: is truncated")
-            plan.on_ready(child, b"ready")
-            await trio.sleep(self.lives_s)
-            cause = "died"
+                end = end_of(BootRefused("engine 0", "/m: is truncated"))
+                raise ChildLost(end)
+            if self.boots:
+                plan.report(BecameReady(child, b"ready"))
+                await trio.sleep(self.lives_s)
             if self.blames_request or self.blames_in_pairs:
-                plan.on_fault(b"", is_itself=True)
+                plan.report(Suspected(b"", is_itself=True))
             if plan.epoch == self.restarted:
                 self.processes.restart(0)
-            raise self.end
+            end = end_of(self.end)
+            raise ChildLost(end)
         finally:
-            plan.on_gone(cause, is_own_fault=cause == "died")
+            plan.report(Gone(end))
+            self.processes.places[plan.rank].check_invariants()
 
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
+    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
         assert self.processes.present() == {}, "a successor is started after the end alone"
         self.told.append(("starting", epoch))
-        return b"init"
+        return ChildStart(b"init")
 
-    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
-        assert (self.processes.ready, self.processes.booting) == ({rank: child}, {})
-        self.told.append((payload.decode(), child.epoch))
-
-    def handle_gone(self, rank: int, cause: str, *, is_own_fault: bool) -> None:
-        assert self.processes.present() == {}
-        self.told.append((cause, self.told[-1][1]))
-        self.own_faults.append(is_own_fault)
-
-    def handle_failing(self, rank: int, cause: str) -> None:
-        raise AssertionError("a simulated process does not hang")
-
-    def handle_hung(self, rank: int, cause: str) -> None:
-        raise AssertionError("a simulated process does not hang")
-
-    def handle_fault(self, rank: int, epoch: int, table: bytes, *, is_itself: bool) -> Set[int]:
-        if self.blames_in_pairs:
-            return {epoch - 1, epoch} if epoch % 2 == 0 else set()
-        return {epoch} if self.blames_request else set()
-
-    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        raise error
-
-    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        raise AssertionError("a simulated process says nothing")
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        epoch = self.processes.places[rank].epoch
+        match event:
+            case BecameReady(child, payload):
+                assert (self.processes.ready, self.processes.booting) == ({rank: child}, {})
+                self.told.append((payload.decode(), epoch))
+            case Suspected() if self.blames_in_pairs:
+                self.processes.excuse({epoch - 1, epoch} if epoch % 2 == 0 else set())
+            case Suspected() if self.blames_request:
+                self.processes.excuse({epoch})
+            case Gone(end):
+                assert self.processes.present() == {}
+                self.told.append((CAUSES.get(end.kind, "died"), epoch))
+                self.own_faults.append(end.is_own_fault)
+            case GivenUp(end):
+                raise PlaceGivenUp(end)
+            case _:
+                raise AssertionError("a simulated process does not hang, and says nothing")
 
 
 async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -> None:
@@ -133,9 +148,9 @@ async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -
 
 async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: MockClock) -> None:
     owner = Owner(lives_s=0.1)
-    with pytest.RaisesGroup(RestartLimitExceeded) as raised:
+    with pytest.RaisesGroup(PlaceGivenUp) as raised:
         await owner.processes.run()
-    assert raised.value.exceptions[0].__cause__ is DIED
+    assert ends_of(raised.value) == [DIED]
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
 
 
@@ -158,7 +173,7 @@ async def test_deaths_for_want_of_memory_count_toward_no_limit(
     end: ProcessExit, autojump_clock: MockClock
 ) -> None:
     starved = ProcessDied(end)
-    assert death_of(starved) is Death.SHORTAGE  # so it backs off
+    assert end_of(starved).death is Death.SHORTAGE  # so it backs off
     owner = Owner(lives_s=0.1, end=starved)
     with trio.move_on_after(10 * (BOOT_S + owner.lives_s) + 1):
         await owner.processes.run()
@@ -192,7 +207,7 @@ async def test_a_death_by_a_request_is_no_fault_of_the_process_and_the_next_one_
         assert owner.own_faults == [False]
         owner.blames_request = False
 
-    with pytest.RaisesGroup(RestartLimitExceeded, flatten_subgroups=True):
+    with pytest.RaisesGroup(PlaceGivenUp, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop_blaming)
             await owner.processes.run()
@@ -201,7 +216,7 @@ async def test_a_death_by_a_request_is_no_fault_of_the_process_and_the_next_one_
 
 async def test_a_hang_of_its_own_counts_toward_the_limit(autojump_clock: MockClock) -> None:
     owner = Owner(lives_s=0.1, end=ProcessHung("engine 0", "hung: asleep for 5 s"))
-    with pytest.RaisesGroup(RestartLimitExceeded):
+    with pytest.RaisesGroup(PlaceGivenUp):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
 
@@ -210,7 +225,7 @@ async def test_an_order_that_meets_the_last_death_is_carried_out(
     autojump_clock: MockClock,
 ) -> None:
     owner = Owner(lives_s=0.1, restarted=3)
-    with pytest.RaisesGroup(RestartLimitExceeded):
+    with pytest.RaisesGroup(PlaceGivenUp):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3, 4, 5, 6]
 
@@ -219,7 +234,7 @@ async def test_an_order_does_not_begin_anew_what_cannot_be_ended(
     autojump_clock: MockClock,
 ) -> None:
     owner = Owner(restarted=1, end=ProcessStuck("engine 0", 1, 10.0))  # and no pidfd of it
-    with pytest.RaisesGroup(RestartLimitExceeded):
+    with pytest.RaisesGroup(PlaceGivenUp):
         await owner.processes.run()
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1]
 
@@ -237,21 +252,22 @@ class StuckOwner(Owner):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.processes.kernel = SimulatedKernel()
+        self.processes.parts = attrs.evolve(self.processes.parts, kernel=SimulatedKernel())
         self.end = ProcessStuck("engine 0", 1, 10.0)
 
-    async def simulate(self, plan: ChildPlan, init: bytes) -> None:
+    async def simulate(self, plan: ChildPlan) -> None:
         try:
-            await super().simulate(plan, init)
+            await super().simulate(plan)
         finally:
             pidfd, end = os.pipe()
             self.ends.append(end)
-            plan.on_stuck(pidfd)
+            plan.report(Remains(pidfd))
 
-    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        assert self.processes.is_stuck(rank)
-        if not self.processes.any_left():
-            raise error
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        if isinstance(event, GivenUp):
+            assert self.processes.is_stuck(rank)
+        if not isinstance(event, GivenUp) or not self.processes.any_left():
+            super().handle(rank, event)
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
@@ -282,7 +298,7 @@ async def test_what_hangs_in_the_kernel_before_it_was_ready_ends_the_start(
     autojump_clock: MockClock,
 ) -> None:
     owner = StuckOwner(boots=False)
-    with pytest.RaisesGroup(RestartLimitExceeded):
+    with pytest.RaisesGroup(PlaceGivenUp):
         await owner.processes.run()
     os.close(owner.ends[0])
 
@@ -296,7 +312,28 @@ async def test_want_of_memory_for_a_process_is_waited_out(autojump_clock: MockCl
 
 async def test_a_refusal_is_not_followed_by_a_restart(autojump_clock: MockClock) -> None:
     owner = Owner(refuses=True)
-    with pytest.RaisesGroup(RestartLimitExceeded) as raised:
+    with pytest.RaisesGroup(PlaceGivenUp) as raised:
         await owner.processes.run()
-    assert isinstance(raised.value.exceptions[0].__cause__, BootRefused)
+    assert [type(error) for error in ends_of(raised.value)] == [BootRefused]
     assert owner.told == [("starting", 1), ("refused", 1)]
+
+
+async def test_cancelled_anywhere_it_leaves_no_process_in_its_books(
+    autojump_clock: MockClock,
+) -> None:
+    owners: list[Owner] = []
+
+    async def use() -> None:
+        owners.append(Owner(lives_s=0.1))
+        try:
+            await owners[-1].processes.run()
+        except* PlaceGivenUp:
+            pass
+
+    def check() -> None:
+        processes = owners[-1].processes
+        assert processes.present() == {}
+        assert not processes.places[0].has_process
+        processes.places[0].check_invariants()
+
+    assert await cancel_at_every_checkpoint(use, check) >= 8

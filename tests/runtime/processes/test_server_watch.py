@@ -169,7 +169,10 @@ async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watch
     with left, right:
         control = ControlChannel(left, sends=[ServerNews])
         async with trio.open_nursery() as fleet._nursery:
-            fleet.ready[0] = ChildProcess(None, control, lambda *_: None)  # type: ignore[arg-type]
+            child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
+            fleet._children[0] = child
+            fleet.places[0].handle_starting(1)
+            fleet.places[0].handle_ready(0.0)
             for number in orders:
                 if number == GO_ON:
                     await trio.testing.wait_all_tasks_blocked()

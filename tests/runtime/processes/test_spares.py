@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import attrs
 import pytest
@@ -20,6 +19,7 @@ from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
 from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.processes.process_supervisor import ChildStart, PlaceEvent
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again, see_stopped
@@ -29,6 +29,7 @@ from ..acting import (
     Diary,
     EngineBed,
     acting_settings,
+    change_parts,
     running,
     wait_waits_for,
 )
@@ -44,12 +45,12 @@ class Refuser:
     owner: EngineFleet
     refused: int = 0
 
-    def handle_starting(self, rank: int, epoch: int) -> bytes:
+    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
         self.refused += 1
         raise BootRefused(f"engine {rank}", "there is no room for it")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.owner, name)
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        self.owner.handle(rank, event)
 
 
 @attrs.define(eq=False)
@@ -211,7 +212,7 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
             if isinstance(event, ChildStarting) and event.epoch == 2:
                 os.kill(spare, signal.SIGKILL)
 
-        bed.fleet.processes.on_event = kill_first
+        change_parts(bed.fleet, on_event=kill_first)
         os.kill(bed.engine_pid(), signal.SIGKILL)
         while 0 not in bed.fleet.processes.ready or bed.fleet.processes.ready[0].epoch < 3:
             await look_again()
