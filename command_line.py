@@ -126,7 +126,7 @@ def top(run: RunName = None) -> None:
 
     from .api.commands.exits import errors_as_sentences
     from .api.commands.top import show_top
-    from .runtime.processes.run_folder import find_run
+    from .runtime.control.run_folder import find_run
 
     with errors_as_sentences():
         trio.run(show_top, find_run(run))
@@ -155,8 +155,8 @@ def restart(
 
     from .api.commands.exits import errors_as_sentences, print_whole
     from .api.commands.running import NotBack, restart_rolling, restart_text
-    from .runtime.processes.control_server import ask_run
-    from .runtime.processes.run_folder import find_run
+    from .runtime.control.client import ask_run
+    from .runtime.control.run_folder import find_run
 
     with errors_as_sentences(NotBack):
         if rolling:

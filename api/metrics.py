@@ -21,10 +21,11 @@ from prometheus_client.registry import Collector
 
 from .. import __version__
 from ..engine.messages import EngineStatistics
+from ..runtime.control.calls import EngineState, Role
 from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
 from ..runtime.frontend.latencies import Latencies
-from ..runtime.messages import EngineHealth, EngineState, Role
+from ..runtime.messages import EngineHealth
 from .totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

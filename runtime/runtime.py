@@ -40,6 +40,7 @@ from ..transports.links.channel import HubEnd, Peer
 from ..transports.links.zmq_channel import HubChannel, open_hub
 from .arguments import RuntimeArguments
 from .config import RuntimeSettings
+from .control.calls import EngineState
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .forms.form_client import FormClient
@@ -54,7 +55,6 @@ from .frontend.load_balancer import LeastLoaded
 from .frontend.replay_policy import ReplayPolicy
 from .hub.fetch import fetch_model
 from .hub.model_name import hub_model
-from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
 from .processes.form_fleet import FormFleet
 from .processes.membership import FrontendDirectory

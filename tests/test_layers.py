@@ -40,8 +40,8 @@ ROOMS = {
         "torch_process",
     ],
     "runtime": [
-        "errors", "events", "event_lines", "messages", "hands", "config", "arguments", "hub",
-        "forms", "text", "journal", "processes", "frontend", "runtime", "llm",
+        "errors", "events", "event_lines", "control", "messages", "hands", "config", "arguments",
+        "hub", "forms", "text", "journal", "processes", "frontend", "runtime", "llm",
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",

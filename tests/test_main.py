@@ -20,8 +20,7 @@ from triolet.command_line import run_words
 from triolet.engine.errors import InvalidParameter
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
-from triolet.runtime.errors import ControlCallRefused, RunNotFound
-from triolet.runtime.messages import (
+from triolet.runtime.control.calls import (
     ControlCall,
     ControlQuestion,
     EngineState,
@@ -29,9 +28,10 @@ from triolet.runtime.messages import (
     RestartedPlace,
     Role,
 )
-from triolet.runtime.processes.control_server import ControlCallFailed, serve_control
+from triolet.runtime.control.run_folder import make_run_folder
+from triolet.runtime.errors import ControlCallRefused, RunNotFound
+from triolet.runtime.processes.control_server import serve_control
 from triolet.runtime.processes.news import NewsQueue
-from triolet.runtime.processes.run_folder import make_run_folder
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -84,20 +84,6 @@ def test_the_last_of_a_repeated_option_counts(capsys: pytest.CaptureFixture[str]
     _, out, _ = run([*words, "--prefix-cache", "--no-prefix-cache"], capsys)
     values = {row["option"]: row["value"] for row in json.loads(out)}
     assert (values["--port"], values["--prefix-cache"]) == (2, False)
-
-
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["tree", "--help"]], ids=str)
-def test_what_only_prints_imports_neither_trio_nor_the_options(words: list[str]) -> None:
-    program = f"""
-import sys
-from triolet.command_line import run_words
-try:
-    run_words({words!r})
-finally:
-    assert not {{"trio", "triolet.api.settings", "triolet.runtime.messages"}} & set(sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,23 +205,6 @@ async def test_without_a_server_the_error_says_how_to_start_one() -> None:
         await tree_text(None, as_json=False)
 
 
-async def test_of_two_servers_one_must_be_named() -> None:
-    async with running("ab12"), running("cd34"):
-        with pytest.raises(RunNotFound, match=r"(?s)name one of .* ab12 .* cd34 "):
-            await tree_text(None, as_json=False)
-        with pytest.raises(RunNotFound, match="not exactly one is, or begins with, 'x'"):
-            await tree_text("x", as_json=False)
-        assert await tree_text("cd", as_json=False)
-
-
-async def test_a_server_that_is_gone_is_an_error() -> None:
-    with (
-        make_run_folder("ab12", url="http://x", model="m", version="0"),
-        pytest.raises(ControlCallFailed),
-    ):
-        await tree_text(None, as_json=False)
-
-
 async def test_a_place_begins_anew_and_a_line_says_what_it_was() -> None:
     async with running("ab12"):
         assert await restart_text(None, 0, None) == "engine 0 was failed, and is restarted"
@@ -249,8 +218,6 @@ async def test_what_cannot_be_restarted_is_one_sentence() -> None:
             await restart_text(None, 7, None)
         with pytest.raises(InvalidParameter):
             await restart_text(None, 0, 0)
-    with pytest.raises(RunNotFound):
-        await restart_text(None, 0, None)
 
 
 def test_rolling_names_no_place(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ from ...engine.host import cores, has_torch
 from ...engine.kernels.library import machine_isas, native_fault, open_library
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
+from ...runtime.control.run_folder import base_folder, live_runs
 from ...runtime.processes.platform import UnsupportedPlatform, check_platform
-from ...runtime.processes.run_folder import base_folder, live_runs
 from ...transports.takeover.memory import SLOT_BYTES, SLOTS, address_space_free
 from .sources import PREFIX
 

@@ -25,6 +25,7 @@ from ...engine.errors import BootRefused, EngineError, InvalidParameter
 from ...nurseries.plain_text import for_terminal
 from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
+from ...runtime.control.client import ControlCallFailed
 from ...runtime.errors import (
     ControlCallRefused,
     NoEngineLeft,
@@ -32,7 +33,6 @@ from ...runtime.errors import (
     PortInUse,
     RunNotFound,
 )
-from ...runtime.processes.control_server import ControlCallFailed
 from ...runtime.processes.platform import UnsupportedPlatform
 
 EXIT_OK = 0

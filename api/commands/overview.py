@@ -11,7 +11,7 @@ import attrs
 import msgspec
 
 from ...nurseries.plain_text import for_terminal
-from ...runtime.processes.news import News
+from ...runtime.control.calls import News
 
 ORDERS = ("place", "cpu", "memory")
 MARKS_KEPT = 100

@@ -14,7 +14,7 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.task_tree import ProcessTree, render_tree
-from ...runtime.messages import (
+from ...runtime.control.calls import (
     ControlCall,
     EngineState,
     Place,
@@ -23,8 +23,8 @@ from ...runtime.messages import (
     Role,
     ServerPlaces,
 )
-from ...runtime.processes.control_server import ask_run
-from ...runtime.processes.run_folder import find_run
+from ...runtime.control.client import ask_run
+from ...runtime.control.run_folder import find_run
 
 # A question to the root.
 Ask = Callable[[ControlCall, Place | None], Awaitable[str]]

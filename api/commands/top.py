@@ -22,11 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...nurseries.tasks.background import start_background_task_soon
+from ...runtime.control.calls import ControlCall, News, Signal, SignalOrder
+from ...runtime.control.client import ask_run, watch_run
+from ...runtime.control.run_folder import RunFolder
 from ...runtime.errors import ControlCallRefused
-from ...runtime.messages import ControlCall, Signal, SignalOrder
-from ...runtime.processes.control_server import ask_run, watch_run
-from ...runtime.processes.news import News
-from ...runtime.processes.run_folder import RunFolder
 from .overview import Overview, ProcessLine
 
 # Time for every process to report, where the output is no terminal.

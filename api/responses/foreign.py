@@ -19,8 +19,8 @@ import attrs
 import msgspec
 import trio
 
+from ...runtime.control.calls import ControlQuestion
 from ...runtime.messages import (
-    ControlQuestion,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,

@@ -7,7 +7,7 @@ import math
 
 import trio
 
-from ...runtime.messages import ControlCall, ControlQuestion, Place, Role, Signal, SignalOrder
+from ...runtime.control.calls import ControlCall, ControlQuestion, Place, Role, Signal, SignalOrder
 from ...runtime.processes.news import NewsQueue
 from ..application import Application, Call
 from ..errors import bad_field

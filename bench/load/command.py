@@ -23,9 +23,9 @@ from ...api.commands.figures import check_target, shows_table, write_figures
 from ...api.commands.plan import fetch_plan, make_plan
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_errors_unwrapped
+from ...runtime.control.run_folder import live_runs
 from ...runtime.events import OnEvent
 from ...runtime.processes.root import Root
-from ...runtime.processes.run_folder import live_runs
 from ..options import BenchOptions, Protocol
 from .client import Client, Target
 from .measures import Measures, Spread, measure

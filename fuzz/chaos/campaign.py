@@ -15,7 +15,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...runtime.processes.control_server import ControlCallFailed
+from ...runtime.control.client import ControlCallFailed
 from ..observers import NotInTime, wait_until
 from . import faults
 from .checkers import (

@@ -13,7 +13,7 @@ from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.spares import SPARE
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...runtime.processes.control_server import ControlCallFailed
+from ...runtime.control.client import ControlCallFailed
 from . import faults
 from .checkers import NO_FORMS, Disturbance, judge_form_fault, judge_lives
 from .clients import Lost

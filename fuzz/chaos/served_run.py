@@ -21,9 +21,9 @@ import trio
 
 from ...nurseries.processes.spares import APART, SPARE
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...runtime.messages import ControlCall
-from ...runtime.processes.control_server import ControlCallFailed, ask_run
-from ...runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
+from ...runtime.control.calls import ControlCall
+from ...runtime.control.client import ControlCallFailed, ask_run
+from ...runtime.control.run_folder import RUN_FILE, RunFacts, RunFolder
 from ..observers import (
     ESTABLISHED,
     NotInTime,

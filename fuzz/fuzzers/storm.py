@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from ...runtime.processes.run_folder import live_runs
+from ...runtime.control.run_folder import live_runs
 from ..doubles.served import CAME_LATE, PLAIN, split_answer
 from ..doubles.tcp_client import RECEIVE_BYTES, Ending, converse, reset
 from ..doubles.websocket_frames import HANDSHAKE, draw_script, frame

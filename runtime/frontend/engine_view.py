@@ -15,8 +15,9 @@ import attrs
 from ...engine.batch_table import content_hash, form_hash
 from ...engine.messages import AddRequest, EngineReady
 from ...transports.links.channel import Peer
+from ..control.calls import EngineState
 from ..errors import NoEngine, RequestQuarantined
-from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
+from ..messages import EngineHealth, EngineMember, EngineMembership
 from .ledger_entry import Fail
 from .replay_policy import ReplayDecision
 

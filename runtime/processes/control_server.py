@@ -13,21 +13,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon
+from ..control.calls import ControlCall, ControlQuestion
+from ..control.client import CHANGE, REPLY_TIMEOUT_S, WHOLE, receive_line
+from ..control.run_folder import RunFolder
 from ..errors import ControlCallRefused
-from ..messages import ControlCall, ControlQuestion, Place, SignalOrder
-from .news import News, NewsQueue
-from .run_folder import RunFolder
+from .news import NewsQueue
 
-# A question is one short line; an answer is a task tree of some thousand tasks at most.
+# A question is one short line.
 QUESTION_BYTES_MAX = 4096
-ANSWER_BYTES_MAX = 64 * 2**20
-# "control reply 2 s" of the design, for gathering; a second more for the round trip.
-REPLY_TIMEOUT_S = 3.0
 CONNECTIONS_MAX = 8
 # Beside them; each may have a MiB of news that waits.
 VIEWERS_MAX = 8
@@ -35,19 +32,7 @@ VIEWERS_MAX = 8
 NEWS_TIMEOUT_S = 10.0
 # Out of descriptors: what is in flight must end before another connection fits.
 ACCEPT_PAUSE_S = 0.05
-# Of a line of news.
-WHOLE, CHANGE = b"=", b"+"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (struct ucred)
-
-
-@attrs.frozen
-class ControlCallFailed(Exception):
-    """The server did not answer, or answered with an error; `reason` says which."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"the running server could not answer: {self.reason}"
 
 
 # The root's answers, JSON text. Raises `ControlCallRefused`.
@@ -124,7 +109,7 @@ async def _answer_one(
 
 
 async def _receive_question(stream: trio.SocketStream) -> ControlQuestion | None:
-    line = await _receive_line(stream, QUESTION_BYTES_MAX)
+    line = await receive_line(stream, QUESTION_BYTES_MAX)
     try:
         return msgspec.json.decode(line, type=ControlQuestion)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -160,68 +145,7 @@ async def _send_news(stream: trio.SocketStream, view: View) -> None:
                     await stream.send_all(b"".join(b"%b%b\n" % (m, t.encode()) for m, t in lines))
 
 
-async def _receive_line(stream: trio.SocketStream, bytes_max: int) -> bytes:
-    buffer = bytearray()
-    while b"\n" not in buffer and len(buffer) <= bytes_max:
-        data = await stream.receive_some(65536)
-        if not data:
-            break
-        buffer += data
-    return bytes(buffer)
-
-
 def _same_user(connection: trio.socket.SocketType) -> bool:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())
-
-
-async def ask_run(
-    folder: RunFolder,
-    call: ControlCall,
-    place: Place | None = None,
-    order: SignalOrder | None = None,
-) -> str:
-    """Ask the server of this run folder. Raises `ControlCallFailed`, `ControlCallRefused`."""
-    question = msgspec.json.encode(ControlQuestion(call, place, order))
-    with trio.move_on_after(REPLY_TIMEOUT_S):
-        try:
-            with folder.socket_address() as address:
-                stream = await trio.open_unix_socket(address)
-            async with stream:
-                await stream.send_all(question + b"\n")
-                reply = json.loads(await _receive_line(stream, ANSWER_BYTES_MAX) or b"{}")
-        except (OSError, ValueError, trio.BrokenResourceError) as error:
-            raise ControlCallFailed(str(error)) from error
-        if "refused" in reply:
-            raise ControlCallRefused(str(reply["refused"]))
-        if "answer" not in reply:
-            raise ControlCallFailed(reply.get("error", "it closed the connection"))
-        return str(reply["answer"])
-    raise ControlCallFailed(f"no answer within {REPLY_TIMEOUT_S:g} s")
-
-
-async def watch_run(folder: RunFolder, on_news: Callable[[News], None]) -> None:
-    """Watch the server of this run folder until it ends, or this is cancelled.
-
-    Raises `ControlCallFailed`.
-    """
-    question = msgspec.json.encode(ControlQuestion(ControlCall.WATCH))
-    buffer = b""
-    try:
-        with folder.socket_address() as address:
-            stream = await trio.open_unix_socket(address)
-        async with stream:
-            await stream.send_all(question + b"\n")
-            while data := await stream.receive_some(65536):
-                *lines, buffer = (buffer + data).split(b"\n")
-                for line in filter(None, lines):
-                    on_news(_read_news(line))
-    except (OSError, trio.BrokenResourceError) as error:
-        raise ControlCallFailed(str(error)) from error
-
-
-def _read_news(line: bytes) -> News:
-    if line[:1] not in (WHOLE, CHANGE):
-        raise ControlCallFailed(json.loads(line)["error"])
-    return News([line[1:].decode()], is_whole=line[:1] == WHOLE)

@@ -11,14 +11,8 @@ from typing import Any
 import attrs
 
 from ...engine.messages import EngineReady, FrontendAddress, FrontendMembership
-from ..messages import (
-    EngineMember,
-    EngineMembership,
-    EngineState,
-    ForeignCall,
-    ForeignOutcome,
-    ForeignReply,
-)
+from ..control.calls import EngineState
+from ..messages import EngineMember, EngineMembership, ForeignCall, ForeignOutcome, ForeignReply
 from .quarantine import Suspect
 
 

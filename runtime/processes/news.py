@@ -11,17 +11,10 @@ import trio
 
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.parking import Doorbell
+from ..control.calls import News
 
 # Of one viewer. A busy server with a thousand tasks says some ten kilobytes a second.
 WAITING_CHARACTERS_MAX = 2**20
-
-
-@attrs.frozen
-class News:
-    """Texts in order; with a snapshot as the first of them if `is_whole`."""
-
-    texts: list[str]
-    is_whole: bool
 
 
 @attrs.define(eq=False)

@@ -27,8 +27,8 @@ from ...nurseries.tasks.background import (
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import SupervisionPolicy
 from ..config import RuntimeSettings
+from ..control.calls import EngineState, Place, PlaceState, Role
 from ..events import ChildFailed, ChildReady, OnEvent
-from ..messages import EngineState, Place, PlaceState, Role
 from .child_end import ChildEnd, ChildLost, EndKind, end_of
 from .child_process import (
     BecameFailing,

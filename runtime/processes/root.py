@@ -25,9 +25,7 @@ from ...nurseries.tasks.background import start_background_task_soon, waiting_fo
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
-from ..errors import ControlCallRefused, PortInUse
-from ..events import Draining, OnEvent, RunEvent, Serving
-from ..messages import (
+from ..control.calls import (
     ControlCall,
     ControlQuestion,
     Place,
@@ -35,8 +33,11 @@ from ..messages import (
     Role,
     ServerPlaces,
     SignalOrder,
-    WatchServer,
 )
+from ..control.run_folder import RunFolder, make_run_folder
+from ..errors import ControlCallRefused, PortInUse
+from ..events import Draining, OnEvent, RunEvent, Serving
+from ..messages import WatchServer
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
@@ -46,7 +47,6 @@ from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .process_supervisor import FleetParts, ProcessSupervisor
-from .run_folder import RunFolder, make_run_folder
 from .server_watch import FrontendViews, ServerWatch
 from .signals import send_signal
 

@@ -30,6 +30,7 @@ from ...nurseries.processes.watched import (
 from ...nurseries.tasks.background import BackgroundTask, waiting_for
 from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.task_rows import TaskRows
+from ..control.calls import EngineState
 from ..events import (
     ChildFailed,
     ChildGone,
@@ -39,7 +40,7 @@ from ..events import (
     ChildStopped,
     RunEvent,
 )
-from ..messages import EngineState, ServerNews, WatchServer
+from ..messages import ServerNews, WatchServer
 from .child_process import ChildProcess
 from .news import NewsQueue
 from .process_supervisor import ProcessSupervisor

@@ -11,8 +11,8 @@ from functools import partial
 import attrs
 
 from ...nurseries.processes.process import Process
+from ..control.calls import Signal, SignalOrder
 from ..errors import ControlCallRefused
-from ..messages import Signal, SignalOrder
 from .process_supervisor import ProcessSupervisor
 
 NUMBERS = {

@@ -25,12 +25,13 @@ from triolet.fuzz.doubles.clients import Answer as Answer
 from triolet.fuzz.doubles.clients import HttpClient as HttpClient
 from triolet.fuzz.doubles.clients import encode as encode
 from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.control.calls import EngineState
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.health import FrontendStatistics, Health, RuntimeStatistics
 from triolet.runtime.frontend.latencies import Latencies
 from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.journal.journal import AdmissionNote
-from triolet.runtime.messages import EngineHealth, EngineState
+from triolet.runtime.messages import EngineHealth
 from triolet.runtime.text.outputs import GenerationOutput, Logprobs
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
 

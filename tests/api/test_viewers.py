@@ -7,8 +7,8 @@ import trio.testing
 from triolet.api.errors import ApiError
 from triolet.api.viewers import VIEWERS_MAX, Viewers
 from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.control.calls import News
 from triolet.runtime.messages import ServerNews, WatchServer
-from triolet.runtime.processes.news import News
 
 
 async def test_each_viewer_begins_with_a_snapshot_and_one_order_is_for_all() -> None:

@@ -44,6 +44,9 @@ from triolet.nurseries.processes.child import ChildFds, run_until_stopped
 from triolet.nurseries.processes.counter_page import open_counter_memory
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.runtime.config import JournalSettings
+from triolet.runtime.control.calls import ControlCall
+from triolet.runtime.control.client import ControlCallFailed, ask_run
+from triolet.runtime.control.run_folder import find_run
 from triolet.runtime.events import Draining, Serving
 from triolet.runtime.forms import form_process
 from triolet.runtime.forms.messages import FROM_FORMS, TO_FORMS, CheckForm
@@ -53,13 +56,10 @@ from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FORMS,
     ROOT_TO_FRONTEND,
-    ControlCall,
     FormLink,
     FormsInit,
 )
-from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.membership import EngineDirectory
-from triolet.runtime.processes.run_folder import find_run
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core

@@ -25,9 +25,9 @@ from triolet.fuzz import observers
 from triolet.fuzz.chaos.served_run import places as places
 from triolet.fuzz.observers import GONE, abstract_sockets, marked, state_of
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.messages import ControlCall
-from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
-from triolet.runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
+from triolet.runtime.control.calls import ControlCall
+from triolet.runtime.control.client import ControlCallFailed, ask_run
+from triolet.runtime.control.run_folder import RUN_FILE, RunFacts, RunFolder
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.
 DEADLINE_S = 60.0

@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from triolet.fuzz.observers import abstract_sockets
-from triolet.runtime.messages import ControlCall, Place, Role
-from triolet.runtime.processes.control_server import ask_run
+from triolet.runtime.control.calls import ControlCall, Place, Role
+from triolet.runtime.control.client import ask_run
 
 from .resumed import Stream, ask_all, check_same
 from .server import DEADLINE_S, Server, module_server, recovered, wait_until

@@ -9,8 +9,8 @@ import trio
 from trio_websocket import CloseReason, ConnectionClosed
 
 from triolet.fuzz.other_process import kept_from_ending
-from triolet.runtime.messages import ControlCall, Place, Role
-from triolet.runtime.processes.control_server import ask_run
+from triolet.runtime.control.calls import ControlCall, Place, Role
+from triolet.runtime.control.client import ask_run
 
 from .server import DEADLINE_S, Server, open_server, wait_until
 from .streams import SeenStream, body, check_serves, open_socket, read_sse

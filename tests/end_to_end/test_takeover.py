@@ -16,8 +16,8 @@ import pytest
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-from triolet.runtime.messages import ControlCall, Place, Role
-from triolet.runtime.processes.control_server import ask_run
+from triolet.runtime.control.calls import ControlCall, Place, Role
+from triolet.runtime.control.client import ask_run
 
 from ..api.anthropic.events import events_of, message_of
 from .server import DEADLINE_S, Server, module_server, recovered, wait_until

@@ -25,7 +25,7 @@ from triolet.fuzz.chaos.faults import Void, kill
 from triolet.fuzz.chaos.served_run import ServedRun, open_served_run, serving
 from triolet.fuzz.observers import NotInTime, wait_until
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.processes.control_server import ControlCallFailed
+from triolet.runtime.control.client import ControlCallFailed
 
 from ..end_to_end.server import scrape
 from .answers import Answer

@@ -3,7 +3,8 @@
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.runtime import messages
-from triolet.runtime.messages import ControlCall, EngineState
+from triolet.runtime.control import calls
+from triolet.runtime.control.calls import EngineState
 from triolet.transports.codec import Codec
 
 from .children.acting_engine import READY
@@ -48,13 +49,13 @@ def test_both_families_cross_whole() -> None:
         TreeReply(1, "{}"),
         FOREIGN_CALL,
         FOREIGN_REPLY,
-        messages.RootCall(4, messages.ControlQuestion(ControlCall.TREE)),
+        messages.RootCall(4, calls.ControlQuestion(calls.ControlCall.TREE)),
         messages.RootCall(
             5,
-            messages.ControlQuestion(
-                ControlCall.SIGNAL,
-                messages.Place(messages.Role.ENGINE, 1),
-                messages.SignalOrder("engine 1 worker 0", messages.Signal.STOP, 7),
+            calls.ControlQuestion(
+                calls.ControlCall.SIGNAL,
+                calls.Place(calls.Role.ENGINE, 1),
+                calls.SignalOrder("engine 1 worker 0", calls.Signal.STOP, 7),
             ),
         ),
         messages.WatchServer(3),

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ....nurseries.tasks.task_tree import ProcessTree
-from ....runtime.processes.control_server import ControlCallFailed
+from ....runtime.control.client import ControlCallFailed
 from ...observers import NotInTime, state_of, wait_until
 from .. import faults
 from ..campaign import Campaign

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from triolet.api.commands.overview import Overview
-from triolet.runtime.processes.news import News
+from triolet.runtime.control.calls import News
 
 SNAPSHOT: dict[str, Any] = {
     "t": 10_000,

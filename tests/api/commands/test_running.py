@@ -10,7 +10,14 @@ import trio
 import trio.testing
 
 from triolet.api.commands.running import LOOK_S, NotBack, restart_rolling
-from triolet.runtime.messages import ControlCall, EngineState, Place, PlaceState, Role, ServerPlaces
+from triolet.runtime.control.calls import (
+    ControlCall,
+    EngineState,
+    Place,
+    PlaceState,
+    Role,
+    ServerPlaces,
+)
 
 ENGINES = [Place(Role.ENGINE, rank) for rank in (0, 1)]
 FRONTEND = Place(Role.FRONTEND, 0)

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from triolet.api.commands.top import HELP, Screen
-from triolet.runtime.messages import Signal, SignalOrder
+from triolet.runtime.control.calls import Signal, SignalOrder
 
 from .test_overview import CHANGE, SNAPSHOT, overview_of
 

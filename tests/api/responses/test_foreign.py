@@ -20,9 +20,8 @@ from triolet.api.responses.foreign import (
     ForeignResponses,
     RootCalls,
 )
+from triolet.runtime.control.calls import ControlCall, ControlQuestion
 from triolet.runtime.messages import (
-    ControlCall,
-    ControlQuestion,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,

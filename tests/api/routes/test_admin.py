@@ -12,18 +12,15 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.responses.foreign import RootCalls
 from triolet.nurseries.tasks.service import open_service
-from triolet.runtime.messages import (
+from triolet.runtime.control.calls import (
     ControlCall,
     ControlQuestion,
     Place,
     Role,
-    RootCall,
-    RootReply,
-    ServerNews,
     Signal,
     SignalOrder,
-    WatchServer,
 )
+from triolet.runtime.messages import RootCall, RootReply, ServerNews, WatchServer
 
 from ..fakes import make_application, open_client, open_connection
 

@@ -51,7 +51,7 @@ from triolet.fuzz.chaos.served_run import is_serving, open_served_run
 from triolet.fuzz.observers import NotInTime
 from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.processes.control_server import ControlCallFailed
+from triolet.runtime.control.client import ControlCallFailed
 
 from .test_faults import DEADLINE_S
 

@@ -13,9 +13,10 @@ import trio
 from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
+from triolet.runtime.control.calls import EngineState
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
-from triolet.runtime.messages import EngineMembership, EngineState
+from triolet.runtime.messages import EngineMembership
 from triolet.runtime.processes.child_end import ChildEnd, ChildLost, EndKind, end_of
 from triolet.runtime.processes.child_process import Gone
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE

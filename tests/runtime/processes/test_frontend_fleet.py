@@ -20,6 +20,7 @@ from triolet.engine.messages import FrontendMembership
 from triolet.nurseries.processes.counter_page import open_counter_page
 from triolet.nurseries.processes.counter_slot import COUNTER, GAUGE, Name
 from triolet.runtime.config import JournalSettings, RuntimeTimes
+from triolet.runtime.control.calls import ControlQuestion
 from triolet.runtime.errors import NoFrontendLeft
 from triolet.runtime.events import (
     ChildFailed,
@@ -28,7 +29,7 @@ from triolet.runtime.events import (
     ChildReady,
     ChildStopped,
 )
-from triolet.runtime.messages import ControlQuestion, EngineMembership
+from triolet.runtime.messages import EngineMembership
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 from triolet.runtime.processes.homes.journal_folder import open_journal_folder
 from triolet.runtime.processes.process_supervisor import FleetParts

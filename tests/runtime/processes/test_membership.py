@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.messages import FrontendAddress
-from triolet.runtime.messages import EngineState, ForeignCall, ForeignOutcome, ForeignVerb
+from triolet.runtime.control.calls import EngineState
+from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignVerb
 from triolet.runtime.processes.membership import (
     EngineDirectory,
     FrontendDirectory,

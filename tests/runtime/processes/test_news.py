@@ -4,7 +4,8 @@ import attrs
 import trio
 import trio.testing
 
-from triolet.runtime.processes.news import News, NewsQueue
+from triolet.runtime.control.calls import News
+from triolet.runtime.processes.news import NewsQueue
 
 
 @attrs.define(eq=False)

@@ -16,8 +16,8 @@ from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervision_policy import Death
+from triolet.runtime.control.calls import EngineState
 from triolet.runtime.events import ignore_event
-from triolet.runtime.messages import EngineState
 from triolet.runtime.processes.child_end import STOPPED, ChildEnd, ChildLost, EndKind, end_of
 from triolet.runtime.processes.child_process import (
     BecameReady,

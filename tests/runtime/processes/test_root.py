@@ -16,6 +16,17 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeTimes
+from triolet.runtime.control.calls import (
+    ControlCall,
+    EngineState,
+    Place,
+    PlaceState,
+    RestartedPlace,
+    Role,
+    ServerPlaces,
+)
+from triolet.runtime.control.client import ControlCallFailed, ask_run
+from triolet.runtime.control.run_folder import find_run
 from triolet.runtime.errors import (
     ControlCallRefused,
     NoEngineLeft,
@@ -32,19 +43,8 @@ from triolet.runtime.events import (
     RunEvent,
     Serving,
 )
-from triolet.runtime.messages import (
-    ControlCall,
-    EngineState,
-    Place,
-    PlaceState,
-    RestartedPlace,
-    Role,
-    ServerPlaces,
-)
-from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.platform import UnsupportedPlatform, check_platform
 from triolet.runtime.processes.root import Root, ServePlan, bind_listener
-from triolet.runtime.processes.run_folder import find_run
 
 from ...checkpoints import cancel_at_nth_checkpoint
 from ...leaks import check_no_leaks

@@ -13,6 +13,9 @@ import trio
 import trio.testing
 
 from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.control.calls import ControlCall, News, Signal, SignalOrder
+from triolet.runtime.control.client import ask_run, watch_run
+from triolet.runtime.control.run_folder import find_run
 from triolet.runtime.events import (
     ChildFailed,
     ChildGone,
@@ -23,11 +26,8 @@ from triolet.runtime.events import (
     ChildStopped,
     RunEvent,
 )
-from triolet.runtime.messages import ControlCall, ServerNews, Signal, SignalOrder, WatchServer
+from triolet.runtime.messages import ServerNews, WatchServer
 from triolet.runtime.processes.child_process import ChildProcess
-from triolet.runtime.processes.control_server import ask_run, watch_run
-from triolet.runtime.processes.news import News
-from triolet.runtime.processes.run_folder import find_run
 from triolet.runtime.processes.server_watch import FrontendViews, ServerWatch, mark_of
 from triolet.transports.control.channel import ControlChannel
 

@@ -6,11 +6,11 @@ import signal
 import msgspec
 import pytest
 
+from triolet.runtime.control.calls import ControlCall, ControlQuestion, Signal, SignalOrder
+from triolet.runtime.control.client import ask_run
+from triolet.runtime.control.run_folder import find_run
 from triolet.runtime.errors import ControlCallRefused
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
-from triolet.runtime.messages import ControlCall, ControlQuestion, Signal, SignalOrder
-from triolet.runtime.processes.control_server import ask_run
-from triolet.runtime.processes.run_folder import find_run
 
 from ...nurseries.child_programs import look_again
 from ..acting import dummy_process

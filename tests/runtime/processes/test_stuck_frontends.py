@@ -12,8 +12,8 @@ import trio
 from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.process import LadderTimes
 from triolet.runtime.config import ReplaySettings, RuntimeTimes
+from triolet.runtime.control.calls import EngineState
 from triolet.runtime.events import ChildFailed, ChildReady
-from triolet.runtime.messages import EngineState
 from triolet.transports.takeover.memory import map_slots
 from triolet.transports.takeover.slot import ConnectionSlot, EndForm
 
