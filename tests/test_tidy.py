@@ -59,6 +59,7 @@ RUN_BY_TESTS = {
     "triolet.api.websocket.session",
     "triolet.bench.entry_points",
     "triolet.bench.serving.transformers_process",
+    "triolet.bench.steps.timeline",
     "triolet.bench.steps.timeline_picture",
     "triolet.engine.worker.native_process",
     "triolet.engine.worker.torch_process",

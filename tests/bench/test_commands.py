@@ -8,21 +8,16 @@ import select
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-from triolet.bench.__main__ import BENCHMARKS, UnknownBenchmark, describe, parse
+from triolet.bench.__main__ import BENCHMARKS
 from triolet.bench.commands import floor, throughput, timeline
 from triolet.bench.options import (
     FloorOptions,
-    LatencyOptions,
-    PrefixOptions,
-    StartupOptions,
     ThroughputOptions,
     TimelineOptions,
 )
-from triolet.engine.errors import InvalidParameter
 
 
 @pytest.mark.slow
@@ -73,14 +68,6 @@ async def test_a_floor_on_screen_and_as_json(
     assert "the machine's floor" in capsys.readouterr().out
 
 
-async def test_json_that_cannot_be_written_is_refused_before_anything_runs(
-    tmp_path: pathlib.Path,
-) -> None:
-    options = ThroughputOptions(json=str(tmp_path / "no" / "f.json"))
-    with pytest.raises(InvalidParameter, match="json"):
-        await throughput(None, options, engine={}, on_event=lambda _: None)
-
-
 @pytest.mark.slow
 def test_a_run_that_is_terminated_ends_its_benchmark() -> None:
     """Also one that a shell began in the background, where SIGINT is ignored."""
@@ -118,72 +105,6 @@ def test_what_a_benchmark_has_forked_dies_with_it() -> None:
     os.close(child)
 
 
-def test_words_belong_to_the_benchmark_before_them() -> None:
-    words = [
-        "offline",
-        "small",
-        "--rounds",
-        "2",
-        "bridge",
-        "--device",
-        "cuda",
-        "frontend",
-        "--help",
-    ]
-    assert parse(words) == [
-        ("offline", ["small", "--rounds", "2"]),
-        ("bridge", ["--device", "cuda"]),
-        ("frontend", ["--help"]),
-    ]
-
-
-@pytest.mark.parametrize("words", [["whole_pat"], ["bridge", "frontent"], ["--rounds", "2"]])
-def test_an_unknown_word_is_refused_with_what_there_is(words: list[str]) -> None:
-    with pytest.raises(UnknownBenchmark, match="there are: whole_path, frontend"):
-        parse(words)
-
-
-def test_help_has_a_line_for_each_benchmark_with_its_bound() -> None:
-    lines = [line.split() for line in describe().splitlines()]
-    said = {line[0]: int(line[1]) for line in lines if line and line[0] in BENCHMARKS}
-    assert said == BENCHMARKS
-
-
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_a_module(name: str) -> None:
     assert importlib.util.find_spec(f"triolet.bench.parts.{name}") is not None
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "named"),
-    [
-        (ThroughputOptions, {"requests": 0}, "requests"),
-        (ThroughputOptions, {"prompt_min": 9, "prompt_max": 8}, "prompt_max"),
-        (ThroughputOptions, {"rounds": 0}, "rounds"),
-        (ThroughputOptions, {"temperature": float("nan")}, "temperature"),
-        (ThroughputOptions, {"temperature": -1.0}, "temperature"),
-        (ThroughputOptions, {"against": "vllm"}, "against"),
-        (ThroughputOptions, {"against": "transformers", "temperature": 1.0}, "against"),
-        (ThroughputOptions, {"against_threads": -1}, "against_threads"),
-        (TimelineOptions, {"running": 0}, "running"),
-        (TimelineOptions, {"steps": 0}, "steps"),
-        (TimelineOptions, {"tokens": 3}, "tokens"),
-        (TimelineOptions, {"svg": "/nowhere/x.svg"}, "svg"),
-        (LatencyOptions, {"concurrency": (1, 0)}, "concurrency"),
-        (LatencyOptions, {"rates": (0.0,)}, "rates"),
-        (LatencyOptions, {"rates": (float("nan"),)}, "rates"),
-        (LatencyOptions, {"prompt_min": 9, "prompt_max": 8}, "prompt_max"),
-        (LatencyOptions, {"tokens": 0}, "tokens"),
-        (LatencyOptions, {"requests": -1}, "requests"),
-        (StartupOptions, {"rounds": 0}, "rounds"),
-        (PrefixOptions, {"turns": 7, "conversations": 8}, "turns"),
-        (PrefixOptions, {"system_tokens": 0}, "system_tokens"),
-        (FloorOptions, {"batch": (0,)}, "batch"),
-        (FloorOptions, {"context": 0}, "context"),
-    ],
-    ids=str,
-)
-def test_a_wrong_value_is_refused_by_name(kind: type, words: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        kind(**words)
-    assert caught.value.parameter == named

@@ -1,7 +1,6 @@
 """Serving benchmarks: one small run of each through real processes that compute nothing."""
 
 import pathlib
-import socket
 
 import attrs
 import pytest
@@ -12,24 +11,16 @@ from triolet.bench.options import (
     PrefixOptions,
     Protocol,
     StartupOptions,
-    ThroughputOptions,
 )
 from triolet.bench.serving.latency import measure_latency
 from triolet.bench.serving.prefix import measure_prefix
 from triolet.bench.serving.reference import (
-    FROM_REFERENCE,
-    TO_REFERENCE,
-    Reference,
     ReferenceUnusable,
     open_reference,
 )
 from triolet.bench.serving.startup import measure_startup
-from triolet.bench.serving.throughput import measure_throughput
 from triolet.bench.steps.shapes import TINY, shape_folder
-from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.chaos.served_run import is_apart
-from triolet.runtime.config import AdmissionLimits
-from triolet.transports.control.channel import ControlChannel
 
 
 @pytest.mark.slow
@@ -95,16 +86,6 @@ async def test_it_runs_and_says_what_it_is(tmp_path: pathlib.Path) -> None:
                 raise AssertionError("it cannot be opened")
 
 
-async def test_a_batch_that_never_ends_is_given_up(autojump_clock: trio.abc.Clock) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with (
-        theirs,
-        ControlChannel(ours, sends=TO_REFERENCE, receives=FROM_REFERENCE) as channel,
-        pytest.raises(ReferenceUnusable, match="a batch took more than 1800 s"),
-    ):
-        await Reference("silent", 0, channel).run([[5]], 1)
-
-
 @pytest.mark.slow
 async def test_start_kill_and_ready_again() -> None:
     ended: list[int] = []
@@ -120,34 +101,3 @@ async def test_start_kill_and_ready_again() -> None:
         *("root", "frontend 0", "engine 0", "engine 0/worker 0", "forms 0"),
     }
     assert min(found.resident_mib.values()) > 1
-
-
-@pytest.mark.slow
-async def test_rounds_are_counted_and_summed_up() -> None:
-    options = ThroughputOptions(requests=5, prompt_min=2, prompt_max=4, tokens=6, rounds=2)
-    ended: list[int] = []
-    found = await measure_throughput(
-        None, options, engine={"executor": "null"}, on_ended=ended.append
-    )
-    assert found.tokens_s.runs == found.elapsed_s.runs == 2
-    assert found.tokens_s.least > 0
-    assert sorted(found.cpu_us) == ["engine", "root", "worker"]
-    assert sum(ended) == 3 * 5  # the first round warms up
-    assert found.reference == ""
-
-
-@pytest.mark.slow
-async def test_more_requests_than_a_server_admits_are_answered_all_the_same() -> None:
-    requests = AdmissionLimits().active_requests_max + 1
-    options = ThroughputOptions(requests=requests, prompt_min=2, prompt_max=4, tokens=2, rounds=1)
-    ended: list[int] = []
-    await measure_throughput(None, options, engine={"executor": "null"}, on_ended=ended.append)
-    assert sum(ended) == 2 * requests
-
-
-@pytest.mark.slow
-async def test_prompts_that_the_model_cannot_take_are_refused_before_a_round() -> None:
-    options = ThroughputOptions(requests=1, prompt_max=10**6)
-    with pytest.raises(InvalidParameter, match="prompt_max") as caught:
-        await measure_throughput(None, options, engine={"executor": "null"})
-    assert caught.value.parameter == "prompt_max"

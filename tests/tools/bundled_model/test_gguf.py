@@ -4,23 +4,10 @@ import json
 import pathlib
 import struct
 
-import pytest
 import torch
 
 from triolet.engine.model.bundled import bundled_model_folder
-from triolet.tools.bundled_model.gguf import ALIGNMENT, gguf_name, interleaved, main
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("model.embed_tokens.weight", "token_embd.weight"),
-        ("model.layers.3.self_attn.q_proj.weight", "blk.3.attn_q.weight"),
-        ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight"),
-    ],
-)
-def test_names_of_tensors(ours: str, theirs: str) -> None:
-    assert gguf_name(ours) == theirs
+from triolet.tools.bundled_model.gguf import ALIGNMENT, interleaved, main
 
 
 def test_halves_of_each_head_become_neighbours() -> None:
