@@ -105,24 +105,31 @@ def house_modules() -> tuple[Module, ...]:
     return _modules([path for path in paths if path.exists()], "triolet")
 
 
+def modules_below(root: pathlib.Path, folder: str) -> tuple[Module, ...]:
+    """All modules of a folder of some checkout."""
+    return _modules(sorted((root / folder).rglob("*.py")), "triolet", root)
+
+
 @functools.cache
 def modules_of_tests() -> tuple[Module, ...]:
     """All files below tests/."""
     return _modules(sorted((ROOT / "tests").rglob("*.py")), "")
 
 
-def _modules(paths: Iterable[pathlib.Path], prefix: str) -> tuple[Module, ...]:
+def _modules(
+    paths: Iterable[pathlib.Path], prefix: str, root: pathlib.Path = ROOT
+) -> tuple[Module, ...]:
     """Parse files; the garbage collector would walk all their trees again and again, for 80 %."""
     gc.disable()
     try:
-        return tuple(_module(path, prefix) for path in paths)
+        return tuple(_module(path, prefix, root) for path in paths)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _module(path: pathlib.Path, prefix: str) -> Module:
-    parts = [*([prefix] if prefix else []), *path.relative_to(ROOT).with_suffix("").parts]
+def _module(path: pathlib.Path, prefix: str, root: pathlib.Path) -> Module:
+    parts = [*([prefix] if prefix else []), *path.relative_to(root).with_suffix("").parts]
     if parts[-1] == "__init__":
         parts = parts[:-1]
     source = path.read_text()

@@ -14,8 +14,8 @@ PATCHES = {
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def patches(module: Module) -> Iterator[str]:
-    """Functions that set what belongs to a module, or to a class of another module."""
+def patched_attributes(module: Module) -> Iterator[tuple[str, str]]:
+    """Functions, each with what it sets that belongs to a module, or to a class of another one."""
     imports = (node for node in module.nodes if isinstance(node, ast.Import | ast.ImportFrom))
     foreign = {each.asname or each.name.split(".")[0] for node in imports for each in node.names}
     for function in module.nodes:
@@ -29,8 +29,9 @@ def patches(module: Module) -> Iterator[str]:
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.Attribute() as value)
                 ):
                     foreign |= {name} if _is_foreign(value, foreign) else set()
-        if any(_sets_foreign(node, foreign) for node in body):
-            yield f"{module.name}.{function.name}"
+        for node in body:
+            if _sets_foreign(node, foreign):
+                yield function.name, ast.unparse(node)
 
 
 def _is_foreign(node: ast.AST | None, foreign: Set[str]) -> bool:
@@ -52,4 +53,5 @@ def _sets_foreign(node: ast.AST, foreign: Set[str]) -> bool:
 
 def test_fuzzers_overwrite_nothing_of_what_they_try() -> None:
     fuzz = (module for module in house_modules() if module.room == "fuzz")
-    assert {found for module in fuzz for found in patches(module)} == PATCHES.keys()
+    found = {f"{m.name}.{function}" for m in fuzz for function, _ in patched_attributes(m)}
+    assert found == PATCHES.keys()
