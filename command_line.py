@@ -63,7 +63,7 @@ app = App(
 app.register_install_completion_command(help="Install completion for this shell.")
 config = App(name="config", help="Look at the settings.")
 app.command(config)
-# Where the commands are that have settings, by name: importing them is what costs.
+# Modules of commands that have settings, by name: importing them is what costs.
 SETTINGS = "triolet.api.commands.entry_points"
 BENCH = "triolet.bench.entry_points"
 CHAOS = "triolet.fuzz.chaos.command"

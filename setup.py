@@ -56,7 +56,7 @@ class BuildModules(build_py):
     """Copies the modules that are used after an installation."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """All modules of the package but those."""
+        """Find all modules of the package but those."""
         found = super().find_package_modules(package, package_dir)
         return [module for module in found if module[:2] not in LEFT_OUT]
 

@@ -86,7 +86,7 @@ def _belongs(word: str, before: Sequence[str]) -> bool:
 
 
 def describe() -> str:
-    """What `--help` prints: the docstring, and a line for each benchmark."""
+    """Text of `--help`: the docstring, and a line for each benchmark."""
     lines = [__doc__, "", "benchmark, and the minutes after which it is cut off:"]
     for name, minutes in BENCHMARKS.items():
         source = pathlib.Path(__file__).with_name("parts").joinpath(f"{name}.py").read_text()
@@ -129,7 +129,7 @@ def main() -> None:
         print(describe())
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    # What a shell began in the background ignores it, and so would all below it.
+    # A program that a shell began in the background ignores it, and so would all below it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         chosen = parse(words)

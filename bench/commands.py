@@ -50,7 +50,7 @@ from .tables import (
 )
 
 _DEFAULTS = tuple(rows_of(EngineOptions(), {}))
-# Of tables, where nobody looks at a terminal.
+# Width of tables that no terminal shows.
 COLUMNS = 120
 
 

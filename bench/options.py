@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 from ..api.commands.figures import check_file
 from ..engine.errors import InvalidParameter
 
-# What `--help` shows together.
+# Groups of `--help`.
 PRESSED, LOAD, RESULT = (
     Group(title, sort_key=place) for place, title in enumerate(("Server", "Load", "Result"))
 )
@@ -89,11 +89,11 @@ class BenchOptions:
 
 
 TRANSFORMERS = "transformers"
-# Of fewer steps none would be of a steady state.
+# Fewer steps would have none of a steady state.
 TIMELINE_TOKENS_MIN = 16
 # The first one computes the system prompt, the second one finds it.
 PREFIX_QUICK_TURNS = 2
-# Of a load, for each request in flight; and of the smallest load.
+# Rounds of a load, for each request in flight; and requests of the smallest load.
 LATENCY_ROUNDS = 4
 LATENCY_REQUESTS_MIN = 8
 # Arrivals a second: below it a run takes for ever.
@@ -118,7 +118,7 @@ def at_least(name: str, value: float, bound: float) -> None:
 
 @attrs.frozen(kw_only=True)
 class Work:
-    """What is to be done offline; lengths in tokens. Raises `InvalidParameter`."""
+    """Offline work; lengths in tokens. Raises `InvalidParameter`."""
 
     requests: int
     prompt_min: int
@@ -194,7 +194,7 @@ class ThroughputOptions:
             raise InvalidParameter("against", "compares greedy answers; leave --temperature at 0")
 
     def work(self) -> Work:
-        """What is asked for; a quarter of it in a quick run. Raises `InvalidParameter`."""
+        """Work of these options; a quarter of it in a quick run. Raises `InvalidParameter`."""
         work = Work(
             requests=self.requests,
             prompt_min=self.prompt_min,

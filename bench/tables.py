@@ -93,7 +93,7 @@ def startup_table(found: StartFigures) -> Table:
 
 
 def prefix_table(rows: Sequence[PrefixFigures]) -> Table:
-    """With the cache and without."""
+    """Table with the cache and without."""
     table = Table(title=f"{rows[0].turns} chat turns, first token in ms", title_justify="left")
     for head in ("prefix cache", "hit rate", "cached tokens", "p50", "p99", "later turns p50"):
         table.add_column(head)
@@ -110,7 +110,7 @@ def prefix_table(rows: Sequence[PrefixFigures]) -> Table:
 
 
 def machine_table(floors: Sequence[MachineFloor]) -> Table:
-    """What this machine can do at most."""
+    """Table of the most that this machine can do."""
     table = Table(title="the machine's floor", title_justify="left")
     for head in ("threads", "memory read GB/s", "multiply GFLOP/s", "instructions"):
         table.add_column(head)

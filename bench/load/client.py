@@ -29,31 +29,31 @@ class Outcome(enum.StrEnum):
 
 @attrs.define(eq=False)
 class RequestHistory:
-    """One request. `events` in order of arrival; a request that streams nothing has none."""
+    """History of a request; `events` in order of arrival, none if it does not stream."""
 
     number: int
     due_s: float
     sent_s: float
     response_id: str = attrs.field(default="", init=False)
-    # Of every event: its sequence number (its place, where the protocol has none) and time.
+    # Sequence number of every event (its place, where the protocol has none) and its time.
     numbers: "array[int]" = attrs.field(factory=lambda: array("q"), init=False)
     times_s: "array[float]" = attrs.field(factory=lambda: array("d"), init=False)
-    # Of the events with text or tokens alone: when they came, and what was in them.
+    # Times and texts of the events with text or tokens alone.
     delta_times_s: "array[float]" = attrs.field(factory=lambda: array("d"), init=False)
     texts: list[str] = attrs.field(factory=list, init=False)
     # Output tokens, where the client asked for their ids.
     token_ids: list[int] = attrs.field(factory=list, init=False)
     outcome: Outcome = attrs.field(default=Outcome.RUNNING, init=False)
-    # What kind of error it was; "" without one.
+    # Kind of the error; "" without one.
     error: str = attrs.field(default="", init=False)
     ended_s: float = attrs.field(default=math.nan, init=False)
-    # As the server counts them, known at the end.
+    # Counts of the server, known at the end.
     input_tokens: int = attrs.field(default=0, init=False)
     output_tokens: int = attrs.field(default=0, init=False)
 
     @property
     def text(self) -> str:
-        """All text that came."""
+        """Text that came."""
         return "".join(self.texts)
 
     def handle_event(self, number: int, now: float) -> None:
@@ -73,18 +73,18 @@ class RequestHistory:
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
 
     def handle_end(self, outcome: Outcome, now: float, error: str = "") -> None:
-        """It is over; only the first end counts."""
+        """Note the end; only the first one counts."""
         if self.outcome is Outcome.RUNNING:
             self.outcome, self.ended_s, self.error = outcome, now, error
 
 
 class ClientFault(Exception):
-    """What the server sent makes no sense; the connection is of no further use."""
+    """Nonsense from the server; the connection is of no further use."""
 
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """Where requests go. `key` is the API key, "" for none."""
+    """Address of a server. `key` is the API key, "" for none."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ class Target:
 
     @property
     def address(self) -> str:
-        """As a Host header has it."""
+        """Address for a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -106,7 +106,7 @@ class Target:
 
 
 class Client(Protocol):
-    """One connection's machine."""
+    """Machine of one connection."""
 
     @property
     def free(self) -> int:
@@ -117,7 +117,7 @@ class Client(Protocol):
         """Whether the server has said that this connection ends, or nothing can come of it."""
 
     def open(self) -> bytes:
-        """What is sent first."""
+        """Bytes to send first."""
 
     def start(self, ask: Ask, now: float) -> tuple[RequestHistory, bytes]:
         """Begin one request: its history, and the bytes to send."""

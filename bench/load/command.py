@@ -64,7 +64,7 @@ class Bar:
             yield self
 
     def advance(self, count: int) -> None:
-        """So many more have ended."""
+        """Count more that have ended."""
         (task,) = self._progress.tasks
         done = task.completed + count
         # A hundred steps are enough to see, and cost nothing beside what is measured.
@@ -115,13 +115,13 @@ def _milliseconds(spread: Spread) -> list[str]:
     return ["" if math.isnan(value) else f"{value * 1e3:.2f}" for value in values]
 
 
-# What is cut short when the load is over has nothing in flight.
+# A load that is cut short when it is over has nothing in flight.
 _GRACE_S = 0.0
 
 
 @attrs.frozen
 class PressedServer:
-    """Where requests go, and the server's root process; 0 where it is not of this machine."""
+    """Server under load, and its root process; 0 if that is not on this machine."""
 
     target: Target
     pid: int

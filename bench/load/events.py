@@ -17,12 +17,12 @@ _LENGTH = b"content-length:"
 
 
 class AnswerFault(Exception):
-    """What came is no answer that we understand; the connection is of no further use."""
+    """Bytes that are no answer we understand; the connection is of no further use."""
 
 
 @attrs.define(eq=False)
 class AnswerReader:
-    """One connection's answers, one after the other. `next_answer` begins another."""
+    """Reader of a connection's answers, one after the other. `next_answer` begins another."""
 
     # 0 until the head of the present answer is here.
     status: int = attrs.field(default=0, init=False)
@@ -112,7 +112,7 @@ _ENDS = {
 
 
 class EventFault(Exception):
-    """What came is no event of the protocol; the connection is of no further use."""
+    """Bytes that are no event of the protocol; the connection is of no further use."""
 
 
 @attrs.frozen
@@ -124,7 +124,7 @@ class ErrorBody:
 
     @property
     def kind(self) -> str:
-        """What errors are counted by."""
+        """Name by which errors are counted."""
         return self.code or self.type or "error"
 
 
@@ -146,7 +146,7 @@ class Usage:
 
 @attrs.frozen
 class ResponseObject:
-    """What of a response object matters here."""
+    """Response object, as far as it matters here."""
 
     id: str = ""
     status: str = ""
@@ -156,7 +156,7 @@ class ResponseObject:
 
 @attrs.frozen
 class ResponseEvent:
-    """One event of the Responses protocol."""
+    """Event of the Responses protocol."""
 
     type: str
     sequence_number: int = -1
@@ -169,14 +169,14 @@ class ResponseEvent:
 
 @attrs.frozen
 class ChatDelta:
-    """What a chunk adds."""
+    """Delta of a chunk."""
 
     content: str | None = None
 
 
 @attrs.frozen
 class ChatChoice:
-    """One choice of a chunk, or of a whole completion (which has no `delta`)."""
+    """Choice of a chunk, or of a whole completion (which has no `delta`)."""
 
     delta: ChatDelta | None = None
     finish_reason: str | None = None
@@ -185,7 +185,7 @@ class ChatChoice:
 
 @attrs.frozen
 class ChatChunk:
-    """One chunk of a chat completion, or the whole of it."""
+    """Chunk of a chat completion, or the whole of it."""
 
     id: str = ""
     choices: list[ChatChoice] = attrs.field(factory=list)

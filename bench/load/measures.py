@@ -17,7 +17,7 @@ from ...api.commands.figures import percentile
 from ...fuzz.observers import Cost, cpu_spent
 from .client import Outcome, RequestHistory
 
-# What is told of every distribution.
+# Percentiles of every distribution.
 PERCENTS = (50, 90, 99)
 _WHOLE = frozenset({Outcome.COMPLETED})
 
@@ -44,7 +44,7 @@ class Spread:
 
 @attrs.frozen
 class ProcessCost:
-    """What one process spent on the run."""
+    """Cost of one process in the run."""
 
     name: str
     cpu_s: float
@@ -67,13 +67,13 @@ class Measures:
     tokens_per_s: float
     # How many tokens came in one event: above 1 the server has merged.
     tokens_per_delta: float
-    # From due to the first output, from one output to the next, from due to the end.
+    # Seconds from due to the first output, from one output to the next, from due to the end.
     first_token_s: Spread
     gap_s: Spread
     total_s: Spread
     # How late requests were sent: time in the client, or waiting for a free place.
     late_s: Spread
-    # One row a process, then "server" for all of them, then "client": us.
+    # A row for each process, then "server" for all of them, then "client": us.
     processes: list[ProcessCost]
 
     def cost(self, name: str) -> ProcessCost:
@@ -118,7 +118,7 @@ def measure(
 
 
 def _tokens(history: RequestHistory) -> int:
-    """As the server said; of a request without an end, what came."""
+    """Tokens by the server's count; those that came, for a request without an end."""
     return history.output_tokens or len(history.token_ids) or len(history.texts)
 
 
@@ -160,7 +160,7 @@ class Series:
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     def text(self, digits: int = 0) -> str:
-        """As a table has it: the median, and the spread if there were several runs."""
+        """Cell of a table: the median, and the spread if there were several runs."""
         if self.runs == 0:
             return ""
         if self.runs == 1:
@@ -172,5 +172,5 @@ NO_SERIES = Series.of(())
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Series:
-    """Of runs in pairs: ours by theirs."""
+    """Ratios of runs in pairs: ours by theirs."""
     return Series.of([our / their for our, their in zip(ours, theirs, strict=True)])

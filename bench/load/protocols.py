@@ -40,7 +40,7 @@ _DONE = b"[DONE]"
 
 
 class HttpKind(enum.StrEnum):
-    """What is asked for."""
+    """Kind of answer to ask for."""
 
     SSE = "sse"  # /v1/responses, streamed
     CHAT = "chat"  # /v1/chat/completions, streamed
@@ -49,7 +49,7 @@ class HttpKind(enum.StrEnum):
 
 @attrs.define(eq=False)
 class HttpClient:
-    """One connection."""
+    """Machine of one HTTP connection."""
 
     target: Target
     kind: HttpKind
@@ -62,7 +62,7 @@ class HttpClient:
 
     @property
     def free(self) -> int:
-        """One, unless a request runs."""
+        """Free places: one, unless a request runs."""
         return 0 if self.has_ended or self._running is not None else 1
 
     def open(self) -> bytes:
@@ -127,7 +127,7 @@ class HttpClient:
         return ended
 
     def handle_closed(self, reason: str, now: float) -> None:
-        """What runs is broken off."""
+        """Break off the running request."""
         self.has_ended = True
         running = [] if self._running is None else [self._running]
         self._ended += break_off(running, reason, now)
@@ -144,7 +144,7 @@ _SWITCHING = 101
 
 @attrs.define(eq=False)
 class LanesClient:
-    """One WebSocket. A lane runs one request at a time, so that places are lanes."""
+    """Machine of one WebSocket. A lane runs one request at a time, so that places are lanes."""
 
     target: Target
     lanes: int = LANES_MAX

@@ -22,9 +22,9 @@ from .schedule import Load, Schedule
 RECEIVE_BYTES = 256 * 2**10
 # A new socket is connected within this time, or the server is gone.
 CONNECT_S = 5.0
-# So many connections that end without an answer to anything: it makes no sense to go on.
+# Connections without any answer after which it makes no sense to go on.
 FAILURES_MAX = 100
-# Without a byte from the server for so long, what is in flight is given up.
+# Silence of the server after which requests in flight are given up.
 PATIENCE_S = 30.0
 
 
@@ -41,7 +41,7 @@ class ServerGone(Exception):
 
 @attrs.frozen(kw_only=True)
 class LoadRun:
-    """What came of a load. Times in seconds; costs of the server's processes by name, if known."""
+    """Result of a load. Times in seconds; costs of the server's processes by name, if known."""
 
     histories: list[RequestHistory]
     elapsed_s: float
@@ -52,26 +52,26 @@ class LoadRun:
 
 @attrs.define(eq=False)
 class _Wire:
-    """One connection: its socket, its machine, and what the kernel would not take yet."""
+    """Connection: its socket, its machine, and what the kernel would not take yet."""
 
     socket: socket.socket
     client: Client
     unsent: bytes = b""
     # How many of the client's free places are in the runner's list.
     offered: int = 0
-    # It has answered something: not one of those that only fail.
+    # Set once it has answered something: not one of those that only fail.
     has_served: bool = False
 
 
 @attrs.define(eq=False)
 class Runner:
-    """One run. `run` is called once."""
+    """Run of a load. `run` is called once."""
 
     load: Load
     target: Target
     make_client: Callable[[], Client]
     connections: int
-    # Of the server's root process, for its costs; 0 where it is not ours to look at.
+    # The server's root process, for its costs; 0 where it is not ours to look at.
     server_pid: int = attrs.field(default=0, kw_only=True)
     patience_s: float = attrs.field(default=PATIENCE_S, kw_only=True)
     # Told how many requests have ended, each time some have.
@@ -133,7 +133,7 @@ class Runner:
             await self._replace_ended()
 
     def _server_costs(self) -> dict[str, Cost]:
-        """Without this process, if it happens to be the root: its cost is the client's."""
+        """Costs without this process, if it happens to be the root: its cost is the client's."""
         costs = costs_of_tree(self.server_pid) if self.server_pid else {}
         return {name: cost for name, cost in costs.items() if cost.pid != os.getpid()}
 
@@ -156,7 +156,7 @@ class Runner:
         return bool(ready)
 
     def _give_up(self) -> None:
-        """What is in flight has no end; what was not sent never will be."""
+        """Give up requests in flight; those that were not sent never will be."""
         for history in self.histories:
             history.handle_end(Outcome.LATE, self.now())
 

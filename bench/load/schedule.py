@@ -25,7 +25,7 @@ WORDS = (
 
 @attrs.frozen
 class Ask:
-    """One request to be sent: its number in the run, when it was due (s), what it asks."""
+    """Request to be sent: its number in the run, when it was due (s), what it asks."""
 
     number: int
     due_s: float
@@ -37,7 +37,7 @@ class Ask:
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What is asked of a server. `rate` 0 is the closed loop; `in_flight` bounds both.
+    """Load of a server. `rate` 0 is the closed loop; `in_flight` bounds both.
 
     `prompt_words` and `tokens` are the size of each request: words in, output tokens out; with
     `prompt_words_max` prompts are of any length from the one to the other. `rate` is arrivals a
@@ -73,12 +73,12 @@ class Load:
 
 @attrs.define(eq=False)
 class Schedule:
-    """What of a load is still to be sent; ask `take` when a place is free or time has passed."""
+    """Rest of a load; ask `take` when a place is free or time has passed."""
 
     load: Load
     # Requests that were taken and have not ended.
     in_flight: int = attrs.field(default=0, init=False)
-    # Of the open loop: times still to come, oldest first. Bounded by the requests of the load.
+    # Times still to come in the open loop, oldest first. Bounded by the requests of the load.
     _arrivals: deque[float] = attrs.field(factory=deque, init=False)
     _taken: int = attrs.field(default=0, init=False)
 
@@ -118,12 +118,12 @@ class Schedule:
         return Ask(number, due_s, prompt, load.tokens, load.seed + number, load.merge_ms)
 
     def handle_end(self) -> None:
-        """One request that was taken has ended, however it did."""
+        """Note that a request has ended, however it did."""
         assert self.in_flight > 0
         self.in_flight -= 1
 
     def check_invariants(self) -> None:
-        """For property tests: the bounds hold."""
+        """Assert that the bounds hold; for property tests."""
         assert 0 <= self.in_flight <= self.load.in_flight
         assert self.in_flight <= self._taken <= self.load.requests
 

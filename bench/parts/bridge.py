@@ -50,7 +50,7 @@ CPU_TARGET = 1 / 8
 
 @attrs.frozen
 class Payload:
-    """One message of the channel runs."""
+    """Message of the channel runs."""
 
     data: bytes
 
@@ -60,7 +60,7 @@ CODEC = Codec(Payload)
 
 @attrs.frozen
 class Turn:
-    """One turn of one way."""
+    """Turn of one way."""
 
     messages: int
     seconds: float
@@ -172,7 +172,7 @@ async def run_bridge(endpoint: str, sender: Sender) -> Turn:
 
 
 async def run_asyncio(endpoint: str, sender: Sender) -> Turn:
-    """What vLLM does: await recv."""
+    """Await recv, as vLLM does."""
     with zmq.asyncio.Context() as context, context.socket(zmq.PULL) as pull:
         pull.bind(endpoint)
         sender.connect(endpoint)
@@ -225,7 +225,7 @@ def spawn_channel_sender(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 async def start(nursery: trio.Nursery, channel: HubChannel | SpokeChannel) -> None:
-    """All tasks of a channel."""
+    """Start all tasks of a channel."""
     for task in (channel.run_deadlines, channel.run_input, channel.run_output):
 
         async def run(
@@ -259,7 +259,7 @@ def _behind(spoke: SpokeChannel) -> bool:
 
 
 async def run_channel() -> Turn:
-    """All of it: numbers, acknowledgements, codec, events."""
+    """Run the whole channel: numbers, acknowledgements, codec, events."""
     endpoint = f"ipc://@triolet-bench-{secrets.token_hex(8)}"
     where = (endpoint + "-in", endpoint + "-out")
     async with (

@@ -40,7 +40,7 @@ REFERENCE_US = {
 
 @attrs.frozen
 class Take:
-    """One measurement: {building block: µs of CPU}, and the share of a processor that it had."""
+    """Measurement: {building block: µs of CPU}, and the share of a processor that it had."""
 
     cpu_us: Mapping[str, float]
     share: float
@@ -53,13 +53,13 @@ class Take:
 
 @attrs.frozen
 class Target:
-    """What a figure should be on the machine of the targets: at most so much, or at least."""
+    """Target on the machine of the targets: at most so much, or at least."""
 
     value: float
     at_least: bool = False
 
     def scale(self, raw: float, factor: float) -> float:
-        """What the machine of the targets would have made of it: costs shrink, rates grow."""
+        """Scale a figure to the machine of the targets: costs shrink, rates grow."""
         return raw * factor if self.at_least else raw / factor
 
     def is_met(self, figure: float) -> bool:
@@ -85,7 +85,7 @@ class Calibration:
     takes: list[Take] = attrs.field(factory=list)
 
     def add(self, take: Take) -> None:
-        """One more, before, between or after rounds."""
+        """Add a take, before, between or after rounds."""
         self.takes.append(take)
 
     def factor(self) -> float:
@@ -93,7 +93,7 @@ class Calibration:
         return min(block_ratios(self.takes).values())
 
     def describe(self) -> str:
-        """One line: the factor, how it drifted, and which blocks differ most."""
+        """Line with the factor, how it drifted, and which blocks differ most."""
         drift = [take.factor() for take in self.takes]
         by_block = block_ratios(self.takes)
         share = statistics.median(take.share for take in self.takes)
@@ -121,7 +121,7 @@ def _word(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
 
-# Some milliseconds a turn, so that a take is over in half a second and neighbours meet all blocks.
+# Repeats for some milliseconds a turn: a take lasts half a second, and neighbours meet all blocks.
 TURNS = 7
 REPEATS = 500
 CHANNEL_CAPACITY = 64
@@ -130,7 +130,7 @@ TAKE_S = 60.0
 
 
 async def checkpoint(count: int) -> None:
-    """One task that is always ready."""
+    """Run a task that is always ready."""
     for _ in range(count):
         await trio.lowlevel.checkpoint()
 
@@ -154,7 +154,7 @@ async def nursery_with_child(count: int) -> None:
 
 
 async def channel_hop(count: int) -> None:
-    """One task sends, one receives, item by item."""
+    """Send and receive, item by item, in two tasks."""
     sender, receiver = trio.open_memory_channel[int](CHANNEL_CAPACITY)
 
     async def send() -> None:
@@ -211,7 +211,7 @@ BLOCKS: dict[str, Callable[[int], Awaitable[None]]] = {
 
 
 async def measure(turns: int = TURNS, repeats: int = REPEATS) -> Take:
-    """All blocks in turns; the first turn warms up."""
+    """Measure all blocks in turns; the first turn warms up."""
     began_cpu_s, began_wall_s = time.process_time(), time.perf_counter()
     spent_us: dict[str, list[float]] = {name: [] for name in BLOCKS}
     for _ in range(turns + 1):

@@ -61,14 +61,14 @@ class Bench:
     behind: int = 0
 
     def taken(self, streams: int) -> None:
-        """One consumer took its token; the last one asks for the next step."""
+        """Note that a consumer took its token; the last one asks for the next step."""
         self.behind -= 1
         if self.behind == 0:
             self.behind = streams
             self.control.send(bytes([streams]))
 
     async def stream(self, streams: int, tokens: int) -> None:
-        """One consumer in lockstep with the others."""
+        """Consume a stream in lockstep with the others."""
         params = SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True)
         async with self.frontend.generate(self.prompt, params) as stream:
             self.taken(streams)
@@ -198,7 +198,7 @@ async def run(rounds: int) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     parser = argument_parser(__doc__)
     parser.add_argument("--rounds", type=at_least_one, default=ROUNDS)
     options = parser.parse_args()

@@ -39,7 +39,7 @@ APPEND_TARGET_US, REBUILD_TARGET_S = 2.0, 1.0
 # No bound is met.
 LIMITS = JournalLimits(bytes_max=2**40)
 ENGINE = Peer("engine", 0, 1)
-# Of the second term, as attempts are numbered.
+# Attempts as the second term numbers them.
 FIRST_ATTEMPT = 2**33
 _CODEC = Codec(*ENGINE_TO_FRONTEND)
 
@@ -94,7 +94,7 @@ def measure_appending(turns: int, rows: int) -> tuple[list[float], int]:
 
 
 def write_streams(writer: JournalWriter, rows: int) -> None:
-    """All streams side by side, a message for each `rows` of them and token."""
+    """Write all streams side by side, a message for each `rows` of them and token."""
     for number in range(STREAMS):
         writer.append(admission(number))
         placement = Placement(f"resp_{number:032x}#0", FIRST_ATTEMPT + number, EngineLife(0, 1))

@@ -33,10 +33,10 @@ TARGETS = {
     },
     "tiny": {"decode 1": "call ≤ 0.12 ms", "decode 64": "call ≤ 3 ms"},
 }
-# Those of tiny that memory and products bound: "decode 1" reads 10 MB, which stay in a cache.
+# Figures of tiny that memory and products bound: "decode 1" reads 10 MB, which stay in a cache.
 SCALED_MS = {"decode 64": Target(3.0)}
-# What the machine of the targets does with two threads: the project's reference figures of model
-# execution, its table of ceilings (memory 48 to 50 GB/s; bf16 products in registers).
+# Ceilings of the machine of the targets with two threads, by the project's reference figures of
+# model execution (memory 48 to 50 GB/s; bf16 products in registers).
 READ_GB_S, MULTIPLY_GFLOP_S = 49.0, 1141.0
 COLUMNS = 140
 

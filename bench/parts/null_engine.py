@@ -39,7 +39,7 @@ SEED = 1
 
 @attrs.define(eq=False)
 class NullEngine:
-    """What it runs: {attempt: request}, with the number of tokens that each has had."""
+    """Engine of {attempt: request}, with the number of tokens that each has had."""
 
     channel: SpokeChannel
     token_ids: list[int]
@@ -72,7 +72,7 @@ class NullEngine:
                 self.send([(request, 0, True) for request in short])
 
     async def step(self, control: trio.socket.SocketType) -> None:
-        """One step for each byte."""
+        """Make a step for each byte."""
         while True:
             for streams in await control.recv(1) or sys.exit(0):
                 while len(self.running) < streams:
@@ -88,7 +88,7 @@ class NullEngine:
                 self.send(news)
 
     def send(self, news: list[tuple[AddRequest, int, bool]]) -> None:
-        """One message with one token for each of these requests."""
+        """Send a message with one token for each of these requests."""
         self.step_number += 1
         message = StepOutputs(self.step_number, [])
         for request, index, ends in news:
@@ -110,7 +110,7 @@ class NullEngine:
 
 
 async def run(control_fd: int, endpoints: list[str], token_ids: list[int]) -> None:
-    """Until the control socket is closed."""
+    """Run until the control socket is closed."""
     codec_in, codec_out = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)
     async with (
         open_spoke(ENGINE, codec_in, codec_out) as channel,
@@ -128,7 +128,7 @@ async def run(control_fd: int, endpoints: list[str], token_ids: list[int]) -> No
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     control_fd, input_endpoint, output_endpoint, token_ids = sys.argv[1:]
     endpoints = [input_endpoint, output_endpoint]
     trio.run(run, int(control_fd), endpoints, json.loads(token_ids))

@@ -23,7 +23,7 @@ from ..tables import throughput_table
 from .words import add_shapes, argument_parser, at_least_one
 
 TARGETS = {"tiny": "≥ 6 × transformers", "small": "≥ 3.5 × transformers"}
-# Of other runtimes, tokens/s on two cores of Zen 5 with AVX512-BF16; reference figures.
+# Other runtimes' tokens/s on two cores of Zen 5 with AVX512-BF16; reference figures.
 PEERS = {
     "tiny": "openvino 9678, llama-server 5444, vLLM 4788 to 5004, transformers 2780",
     "small": "openvino 555, vLLM 269 to 480, llama-server 303",
@@ -74,7 +74,7 @@ async def run(names: Sequence[str], requests: int, rounds: int | None) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     parser = argument_parser(__doc__)
     parser.add_argument("--rounds", type=at_least_one, help="tiny: 3, small: 1")
     parser.add_argument("--requests", type=at_least_one, default=REQUESTS, help="targets: 64")

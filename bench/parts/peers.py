@@ -68,7 +68,7 @@ async def run(names: list[str], quick: bool) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     parser = argument_parser(__doc__)
     add_shapes(parser)
     parser.add_argument("--quick", action="store_true", help="one request for each in flight")

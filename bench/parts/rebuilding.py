@@ -31,17 +31,17 @@ TARGET_S = 1.0
 STEP_S = 2.0
 # More than are seen: the run ends when every stream has gone on.
 TOKENS = 400
-# All begin, all go on.
+# Time for all to begin, and for all to go on.
 BEGIN_S, GO_ON_S = 240.0, 120.0
 LOOK_S = 0.05
 # The most that an engine takes.
 BATCH_TOKENS_MAX = 131_072
-# Of the successor's log: the ledger, the RESYNC, the responses.
+# Lines of the successor's log: the ledger, the RESYNC, the responses.
 REBUILT = ("rebuilt in", "requests go on", "can be read on")
 
 
 def options(streams: int) -> list[str]:
-    """Of the server: nothing of it is a bound."""
+    """Options of the server, none of which is a bound."""
     values = {
         "executor": "null",
         "frontends": 1,
@@ -75,7 +75,7 @@ async def measure(server: ServedRun, runner: Runner, streams: int) -> None:
     """Kill the frontend once all have begun."""
 
     def gone_on(since_s: float) -> list[float]:
-        """Of each that has, when."""
+        """Times at which streams have gone on."""
         last = (history.delta_times_s[-1:] for history in runner.histories)
         return [times[0] for times in last if times and times[0] > since_s]
 

@@ -21,7 +21,7 @@ from ..load.schedule import Load
 from ..options import Protocol
 
 START_S = 60.0
-# They would start beside the first of what is measured.
+# Spares would start beside the first of the measurements.
 NO_SPARES = ("--spare-engines", "0", "--spare-frontends", "0")
 PROCESSES = ("frontend", "engine", "worker", "root", "server", "client")
 
@@ -96,6 +96,6 @@ def costs(figures: Sequence[Measures], units: Sequence[int]) -> dict[str, float]
 
 
 def print_costs(title: str, by_process: dict[str, float]) -> None:
-    """One line: the frontend first."""
+    """Print a line: the frontend first."""
     others = " · ".join(f"{name} {us:.1f}" for name, us in by_process.items() if name != "frontend")
     print(f"{title:38} {by_process['frontend']:8.2f} µs    {others}", flush=True)

@@ -51,7 +51,7 @@ Found = dict[tuple[int, int], dict[str, list[Measures]]]
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """So many processes that want a core each, all the time."""
+    """Run processes that want a core each, all the time."""
     with contextlib.ExitStack() as loops:
         for _ in range(count):
             loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -74,7 +74,7 @@ def running_servers(commands: Mapping[str, str], model: str) -> Iterator[dict[st
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C does; a server that does not heed it is killed."""
+    """Stop as Ctrl-C does; a server that does not heed it is killed."""
     server.send_signal(signal.SIGINT)
     try:
         server.wait(STOP_S)

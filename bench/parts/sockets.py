@@ -18,7 +18,7 @@ from .serving import Serving, costs, open_server, print_costs
 from .words import argument_parser
 
 STREAMS = 64
-# Of each answer: three seconds at 100 steps a second; at full speed a second or less.
+# Length of an answer: three seconds at 100 steps a second; at full speed a second or less.
 TOKENS = 300
 ROUNDS = 2
 MERGE_MS = 100

@@ -35,7 +35,7 @@ SLOTS = 4
 SLOT_BYTES = 128 * 1024
 END = b""
 PIPE = "multiprocessing.Pipe"
-# Of the pipe's median, for a step that fits a slot.
+# Targets by the pipe's median, for a step that fits a slot.
 TARGETS = {"ring, blocking": 1.0, "ring, through trio": 1.5}
 
 RoundTrips = Callable[[bytes, int], Awaitable[list[float]]]
@@ -122,7 +122,7 @@ def ring_blocking(processor: int) -> Iterator[RoundTrips]:
 
 @contextlib.contextmanager
 def ring_trio(processor: int) -> Iterator[RoundTrips]:
-    """As `StepRings.result` waits; the deadline of all steps is watched by a task of its own."""
+    """Read as `StepRings.result` waits; a task of its own watches the deadline of all steps."""
     with answering_ring(processor) as (writer, reader):
 
         async def run(data: bytes, count: int) -> list[float]:

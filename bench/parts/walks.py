@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 
 ROUNDS = 9
 READY_S = 60.0
-# Until what an answered request leaves to do is done.
+# Time for what an answered request leaves to do.
 SETTLED_S = 0.3
 ROOMS = ("api", "runtime", "engine", "transports", "nurseries")
 # The worker's call into the kernels, in this layout or an older one: the token is sampled in it.
@@ -94,7 +94,7 @@ def _is_ready(port: int) -> bool:
 
 
 def ask(port: int) -> tuple[int, int]:
-    """One streamed response: when it began and when its first token came (monotonic, ns)."""
+    """Ask for a streamed response: when it began and when its first token came (monotonic, ns)."""
     signal.sigtimedwait([], SETTLED_S)
     began = time.monotonic_ns()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -111,7 +111,7 @@ def ask(port: int) -> tuple[int, int]:
 
 
 def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
-    """What all processes noted meanwhile, in order of time."""
+    """Steps that all processes noted meanwhile, in order of time."""
     found = []
     for path in notes.iterdir():
         for line in path.read_text().splitlines():

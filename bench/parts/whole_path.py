@@ -61,7 +61,7 @@ async def run() -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     argument_parser(__doc__).parse_args()
     trio.run(run)
 

@@ -41,7 +41,7 @@ SPARE_S = 2.5
 
 @contextlib.contextmanager
 def memory() -> Iterator[list[int]]:
-    """What an engine gets beside INIT: its page, and the memory of its place."""
+    """Descriptors of an engine beside INIT: its page, and the memory of its place."""
     with open_page(2) as page, open_memory_of_places() as (place,):
         yield [page.fd, *place.fds]
 

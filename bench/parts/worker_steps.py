@@ -62,7 +62,7 @@ async def run(names: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run by the command line."""
     parser = argument_parser(__doc__)
     add_shapes(parser)
     trio.run(run, parser.parse_args().shapes)

@@ -23,7 +23,7 @@ _SEED_STRIDE = 10_007
 
 @attrs.frozen(kw_only=True)
 class LatencyRow:
-    """One load and what it came to."""
+    """Load and its measures."""
 
     protocol: Protocol
     load: Load
@@ -36,7 +36,7 @@ class LatencyRow:
 
 
 def loads(options: LatencyOptions) -> Iterator[tuple[Protocol, Load]]:
-    """All loads, in the order in which they are run."""
+    """Loads in the order in which they are run."""
     number = 0
     for protocol in options.protocols:
         for rate, in_flight in (

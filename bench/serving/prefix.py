@@ -26,7 +26,7 @@ OnEnded = Callable[[int], None]
 
 @attrs.frozen(kw_only=True)
 class PrefixFigures:
-    """One runtime: times to the first token in seconds, and tokens found of those looked up.
+    """Figures of a runtime: seconds to the first token, and tokens found of those looked up.
 
     `later_s` are of those turns alone whose conversation has begun before.
     """
@@ -46,7 +46,7 @@ class PrefixFigures:
 
 @attrs.define(eq=False)
 class _Turns:
-    """What came of the turns of one runtime."""
+    """Results of a runtime's turns."""
 
     runtime: Runtime
     first_token_s: list[float] = attrs.field(factory=list)
@@ -57,7 +57,7 @@ class _Turns:
     async def answer(
         self, prompt: list[int], params: SamplingParams, *, salt: str, is_first: bool
     ) -> None:
-        """One turn; its answer is added to the prompt, which the next turn begins with."""
+        """Take a turn; its answer is added to the prompt, which the next turn begins with."""
         began_s = time.perf_counter()
         async with self.runtime.generate(prompt, params, cache_salt=salt) as stream:
             await stream.__anext__()

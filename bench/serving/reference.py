@@ -26,7 +26,7 @@ class OpenReference:
 
 @attrs.frozen
 class ReferenceOpened:
-    """It is loaded; what computes, with its version."""
+    """Loaded reference; what computes, with its version."""
 
     description: str
 
@@ -41,7 +41,7 @@ class RunReference:
 
 @attrs.frozen(kw_only=True)
 class ReferenceRun:
-    """It has; `elapsed_s` is of the call alone, `cpu_s` of all threads in it."""
+    """Run of the reference; `elapsed_s` is of the call alone, `cpu_s` of all threads in it."""
 
     elapsed_s: float
     cpu_s: float
@@ -50,7 +50,7 @@ class ReferenceRun:
 
 @attrs.frozen
 class ReferenceFailed:
-    """It cannot; `reason` is for the person who asked."""
+    """Failure of the reference; `reason` is for the person who asked."""
 
     reason: str
 
@@ -67,7 +67,7 @@ RUN_S = 1800.0
 
 @attrs.frozen
 class ReferenceUnusable(Exception):
-    """What is to be compared with cannot be run here; `reason` says why."""
+    """Reference that cannot be run here; `reason` says why."""
 
     reason: str
 
@@ -84,7 +84,7 @@ class Reference:
     _channel: ControlChannel
 
     async def run(self, prompts: list[list[int]], tokens: int) -> ReferenceRun:
-        """One batch. Raises `ReferenceUnusable`."""
+        """Run a batch. Raises `ReferenceUnusable`."""
         try:
             with trio.fail_after(RUN_S):
                 await self._channel.send(RunReference(prompts=prompts, tokens=tokens))

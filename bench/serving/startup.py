@@ -24,7 +24,7 @@ from ..options import StartupOptions
 ENGINE = "engine 0"
 FRONTEND = "frontend 0"
 READY = "ready"
-# Of a restart; the backoff before it is part of it.
+# Time for a restart, the backoff before it included.
 RESTART_S = 60.0
 _OK = 200
 
@@ -102,7 +102,7 @@ async def _restart(run: ServedRun) -> float:
 
 
 async def _second_boot_s(run: ServedRun) -> float:
-    """What the log says of the restart; /health may tell of an engine before the log does."""
+    """Seconds of the restart by the log; /health may know of an engine before the log does."""
     reported: list[float] = []
 
     def is_reported() -> bool:
@@ -143,7 +143,7 @@ async def _resident(run: ServedRun) -> dict[str, float]:
 
 
 def boot_seconds(log: str) -> list[float]:
-    """What the lines "engine 0: ready after 1.2 s" of a log say, in their order."""
+    """Seconds in the lines "engine 0: ready after 1.2 s" of a log, in their order."""
     marker = f"{ENGINE}: ready after "
     return [
         float(line.partition(marker)[2].partition(" ")[0])

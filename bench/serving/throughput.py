@@ -29,7 +29,7 @@ OnRound = Callable[["OfflineRun", ReferenceRun | None], None]
 
 @attrs.frozen(kw_only=True)
 class OfflineRun:
-    """One round: how long it took, and what each process spent."""
+    """Round: how long it took, and what each process spent."""
 
     elapsed_s: float
     prompt_tokens: int
@@ -124,7 +124,7 @@ async def run_offline(
     salt: str,
     on_ended: OnEnded = lambda count: None,
 ) -> OfflineRun:
-    """All prompts at once, until the last one is answered; no prefix hits but within a `salt`."""
+    """Answer all prompts at once, until the last; no prefix hits but within a `salt`."""
     lengths: list[int] = []
 
     async def answer(prompt: list[int]) -> None:
@@ -150,7 +150,7 @@ async def run_offline(
 
 
 def _all_of(work: Work) -> AdmissionLimits:
-    """So much that nothing of the work is refused: it lies ready, all of it."""
+    """Limits that refuse nothing of the work: it lies ready, all of it."""
     usual = AdmissionLimits()
     return AdmissionLimits(
         active_requests_max=max(usual.active_requests_max, work.requests),
@@ -174,7 +174,7 @@ def _check_lengths(work: Work, runtime: Runtime) -> None:
 
 
 def _ours(spent: dict[str, float]) -> dict[str, float]:
-    """Without the yardstick's process, which waits meanwhile."""
+    """Costs without the yardstick's process, which waits meanwhile."""
     return {name: cpu_s for name, cpu_s in spent.items() if name != "transformers"}
 
 

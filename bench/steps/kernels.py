@@ -30,12 +30,12 @@ from .step_driver import (
     prefill_rows,
 )
 
-# One warms a case up, the others are measured.
+# Steps of a case: the first warms it up, the others are measured.
 STEPS_MAX = GROWTH_TOKENS - 2
 # A case takes about so long in a round, and at least so many steps.
 CASE_S = 0.15
 STEPS_MIN = 3
-# Of the machine's rates between two cases, about 15 ms each.
+# Tries for the machine's rates between two cases, about 15 ms each.
 PROBE_TRIES = 2
 
 
@@ -48,13 +48,14 @@ class Case:
     prefills: list[RowWork] = attrs.field(factory=list)
 
     def rows(self) -> list[RowWork]:
-        """All rows of the step."""
+        """Rows of the step."""
         return [*self.decoding, *self.prefills]
 
 
 @attrs.frozen(kw_only=True)
 class CaseFigures:
-    """One case: milliseconds of call and step (medians of rounds), and the floor's share of each.
+    """Figures of a case: milliseconds of call and step (medians of rounds), and the floor's share
+    of each.
 
     `least_ms` is the quickest call of all.
     """
@@ -135,7 +136,7 @@ def measure_kernels(
 
 
 def executor_name(settings: EngineSettings, numerics_id: str) -> str:
-    """What computes: the setting, and what became of it."""
+    """Name of what computes: the setting, and what became of it."""
     return f"{settings.executor} ({numerics_id})"
 
 
@@ -152,7 +153,7 @@ def _settings(model: str, cases: Sequence[Case], engine: dict[str, Any]) -> Engi
 
 @attrs.frozen
 class _Taken:
-    """One case in one round, seconds."""
+    """Case in one round, seconds."""
 
     call_s: float
     step_s: float

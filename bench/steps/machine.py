@@ -34,7 +34,7 @@ QUIET_LOAD = 0.5
 
 @attrs.frozen(kw_only=True)
 class Machine:
-    """One machine at one moment. `load` is how many processes wanted to run in the last minute."""
+    """Machine at one moment. `load` is how many processes wanted to run in the last minute."""
 
     processor: str
     cores: int
@@ -50,7 +50,7 @@ class Machine:
         return self.load < QUIET_LOAD
 
     def describe(self) -> str:
-        """One line below a table."""
+        """Line below a table."""
         noise = "quiet" if self.is_quiet else f"NOT quiet: load {self.load:.1f} before the run"
         return (
             f"{self.processor}, {self.cores} cores, {noise};"

@@ -26,11 +26,11 @@ from ..load.schedule import WORDS
 # Counts changes of what is written; part of the folder's name, so that none is used unawares.
 REVISION = 1
 SEED = 1
-# Of random weights, as trained models begin with.
+# Deviation of random weights, as trained models begin with.
 DEVIATION = 0.02
 END_TOKEN = "<|end|>"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
-# What tokenizer.json has for a space in front of a word.
+# Space in front of a word in tokenizer.json.
 _SPACE = "\u0120"
 _LETTERS = string.ascii_lowercase
 _POSITIONS = 4096
@@ -137,7 +137,7 @@ def model_or_shape(model: str | None) -> str | None:
 
 
 def cache_folder() -> pathlib.Path:
-    """Where this user's shapes are kept."""
+    """Folder of this user's shapes."""
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(base) / "triolet" / "shapes"
 

@@ -15,7 +15,7 @@ from ...engine.model_config.experts import Experts
 from ...engine.step_messages import Mask, NewRow, RowSampling, Step, StepResult
 from ...engine.worker.executor_interface import WorkerExecutor
 
-# Of weights and KV: bf16.
+# Bytes of a weight or KV value: bf16.
 VALUE_BYTES = 2
 
 
@@ -35,7 +35,7 @@ class ModelSizes:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "ModelSizes":
-        """Of a model folder's config."""
+        """Sizes by a model folder's config."""
         return cls(
             layers=config.layers,
             hidden_size=config.hidden_size,
@@ -83,7 +83,7 @@ class ModelSizes:
 
 @attrs.frozen(kw_only=True)
 class RowWork:
-    """One row of a step: it computes `new` tokens, the last of which is token number `context`."""
+    """Row of a step: it computes `new` tokens, the last of which is token number `context`."""
 
     new: int
     context: int
@@ -92,7 +92,7 @@ class RowWork:
 
 @attrs.frozen(kw_only=True)
 class StepWork:
-    """What a step cannot do without."""
+    """Least work of a step."""
 
     weight_bytes: int
     kv_bytes: int
@@ -100,14 +100,14 @@ class StepWork:
 
     @classmethod
     def of(cls, sizes: ModelSizes, rows: Sequence[RowWork]) -> "StepWork":
-        """Of a step over these rows."""
+        """Work of a step over these rows."""
         attention = sizes.head_size * sizes.heads
         kv_values = 2 * sizes.head_size * sizes.kv_heads
         output = sizes.hidden_size * sizes.vocab_size
         tokens = sum(row.new for row in rows)
         sampled = sum(row.samples for row in rows)
         chosen = sizes.experts.chosen if sizes.experts else 0
-        # Of each new token: scores against all before it and itself, and their weighted sum.
+        # Scores of each new token against all before it and itself, and their weighted sum.
         seen = sum(row.new * (row.context - row.new) + row.new * (row.new + 1) // 2 for row in rows)
         seen_last = sum(row.context for row in rows if row.samples)
         last_values = sizes.sampled_values(chosen)
@@ -131,12 +131,12 @@ class StepWork:
 
 
 def decode_rows(batch: int, context: int) -> list[RowWork]:
-    """So many rows that compute one token each."""
+    """Rows that compute one token each."""
     return [RowWork(new=1, context=context)] * batch
 
 
 def prefill_rows(tokens: int) -> list[RowWork]:
-    """One prompt in one step."""
+    """Row of one prompt in one step."""
     return [RowWork(new=tokens, context=tokens)]
 
 
@@ -147,7 +147,7 @@ GREEDY = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
 
 @attrs.define(eq=False)
 class StepDriver:
-    """One executor, loaded. Rows that decode stay; those that prefill are new in each step.
+    """Driver of a loaded executor. Rows that decode stay; those that prefill are new in each step.
 
     `vocab_size` and `blocks` are the executor's. Asserts that the blocks suffice.
     """

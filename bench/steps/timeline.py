@@ -21,7 +21,7 @@ from ...runtime.runtime import open_runtime
 from ..options import TimelineOptions, Work
 from ..serving.throughput import plain_token_ids, run_offline
 
-# What an engine does; waiting is not work.
+# Spans of an engine's work; waiting is none.
 ENGINE_WORK = (Span.SCHEDULE, Span.ENCODE, Span.SUBMIT, Span.DECODE, Span.APPLY, Span.DELIVER)
 # Told in this order.
 ORDER = (*ENGINE_WORK, Span.WAIT, Span.READ, Span.UNPACK, Span.COMPUTE, Span.SAMPLE, Span.ANSWER)
@@ -32,7 +32,7 @@ _ENGINE, _WORKER = "engine", "worker"
 
 @attrs.frozen
 class SpanRecord:
-    """One span of one process, as it was noted. Times in nanoseconds."""
+    """Span of one process, as it was noted. Times in nanoseconds."""
 
     process: str
     span: Span
@@ -42,7 +42,7 @@ class SpanRecord:
 
 
 def read_records(folder: pathlib.Path) -> list[SpanRecord]:
-    """All that the processes of a run have noted, in the order of each."""
+    """Read the records of all processes of a run, in the order of each."""
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         name = path.name.removesuffix(SUFFIX)
@@ -74,13 +74,13 @@ class StepFigures:
     """Medians over the steps of a window, microseconds. Names are those of the spans."""
 
     steps: int
-    # From one step's computing to the next one's.
+    # Time between two steps' computing.
     period_us: float
     spans_us: dict[str, float]
-    # What the engine works for a step, and how much of that lies within a worker's computing.
+    # The engine's work for a step, and how much of that lies within a worker's computing.
     engine_work_us: float
     engine_hidden_share: float
-    # From the end of a step's computing to the beginning of the next one's: the worker idles.
+    # Idle time of the worker, from the end of a step's computing to the next one's.
     gap_us: float
     # Time that the worker computes, of all time.
     compute_share: float
@@ -88,7 +88,7 @@ class StepFigures:
 
 @attrs.frozen(kw_only=True)
 class Timeline:
-    """One engine and its first worker, side by side, from step `first` to step `last`."""
+    """Timeline of an engine and its first worker, from step `first` to step `last`."""
 
     first: int
     last: int
@@ -120,7 +120,7 @@ def join_records(records: Sequence[SpanRecord], first: int = 0, last: int = 2**6
 
 
 def _lane(records: Sequence[SpanRecord], kind: str, first: int, last: int) -> Lane:
-    """Of the first process of that kind, if there are several."""
+    """Lane of the first process of that kind, if there are several."""
     names = sorted({each.process for each in records if each.process.startswith(kind)})
     spans = [
         each
@@ -172,7 +172,7 @@ def _median_us(values_ns: Iterable[int]) -> float:
     return statistics.median(values_ns) / 1e3
 
 
-# Of the steps of a run, those in which all requests decode: prompts are over, none has ended.
+# Share of a run's steps in which all requests decode: prompts are over, none has ended.
 _STEADY_FROM, _STEADY_TO = 0.5, 0.95
 _WARM_UP_TOKENS = 8
 
@@ -209,7 +209,7 @@ async def record_timeline(
 
 
 def some_steps(timeline: Timeline, count: int) -> Timeline:
-    """So many steps from the middle, for a picture."""
+    """Steps from the middle, for a picture."""
     middle = (timeline.first + timeline.last) // 2
     first = max(timeline.first, middle - count // 2)
     return timeline.clip(first, min(timeline.last, first + count - 1))

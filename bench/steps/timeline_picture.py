@@ -10,8 +10,8 @@ from types import MappingProxyType
 from ...engine.step_recorder import Span
 from .timeline import Lane, SpanRecord, StepFigures, Timeline, duration_ns
 
-# What a span is called, its letter in text, and its colour (of a set that colour-blind people can
-# tell apart).
+# Name of a span, its letter in text, and its colour (of a set that colour-blind people can tell
+# apart).
 LOOKS = MappingProxyType(
     {
         Span.SCHEDULE: ("schedule", "s", "#4477aa"),
@@ -56,7 +56,7 @@ def picture(timeline: Timeline, title: str) -> str:
 
 
 def _bounds(timeline: Timeline) -> tuple[int, int]:
-    """From the first work to the last, so that a long wait before it does not fill the picture."""
+    """Bounds from the first work to the last; a long wait before it would fill the picture."""
     spans = [
         each for lane in timeline.lanes for each in lane.spans if LOOKS[each.span][0] != "wait"
     ]
@@ -132,14 +132,14 @@ def _cell(lane: Lane, begin_ns: float, length_ns: float) -> str:
     best, most = " ", 0.0
     for each in lane.spans:
         covered = min(each.end_ns, begin_ns + length_ns) - max(each.begin_ns, begin_ns)
-        # Of spans within each other the inner one counts: it comes later.
+        # The inner one of spans within each other counts: it comes later.
         if covered > 0 and covered >= most:
             best, most = LOOKS[each.span][1], covered
     return best
 
 
 def sentences(figures: StepFigures) -> list[str]:
-    """What the lanes show, in words."""
+    """Sentences on the lanes."""
     hidden = figures.engine_hidden_share * 100
     return [
         f"a step every {figures.period_us:.0f} µs, of which the worker computes"

@@ -62,7 +62,7 @@ Asked = TypeVar("Asked")
 
 @attrs.frozen
 class Answer:
-    """What the model said; `ended` is False where it was cut off before its end token."""
+    """Answer of the model; `ended` is False where it was cut off before its end token."""
 
     text: str
     ended: bool
@@ -70,7 +70,7 @@ class Answer:
 
 @attrs.frozen
 class Score:
-    """One measure: `right` of `asked` answers, and the share below which the model is refused."""
+    """Measure: `right` of `asked` answers, and the share below which the model is refused."""
 
     measure: str
     right: int
@@ -132,13 +132,13 @@ class Generator:
         self.eos_id = SPECIAL_TOKENS.index(EOS)
 
     def answer(self, prompts: list[str], *, temperature: float, seed: int = 0) -> list[Answer]:
-        """One answer per prompt, in order; temperature 0 is greedy, else drawn from `seed`."""
+        """Answer each prompt, in order; temperature 0 is greedy, else drawn from `seed`."""
         return self.complete(
             [open_turn(prompt) for prompt in prompts], temperature=temperature, seed=seed
         )
 
     def complete(self, texts: list[str], *, temperature: float, seed: int = 0) -> list[Answer]:
-        """One continuation per tagged text (begin token included), in order."""
+        """Continue each tagged text (begin token included), in order."""
         generator = torch.Generator().manual_seed(seed)
         encoded = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         by_length = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
@@ -197,7 +197,7 @@ def measure_loss(model: TrainingModel, tokenizer: Tokenizer, documents: int) -> 
 
 
 def evaluate(generator: Generator, prompts: int = PROMPTS) -> list[Score]:
-    """All four measures, over `prompts` different held-out prompts each."""
+    """Take all four measures, over `prompts` different held-out prompts each."""
     stories = _draw_different(
         prompts, lambda random: draw_story_prompt(random, held_out=True), lambda one: one.prompt
     )

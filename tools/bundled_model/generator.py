@@ -39,7 +39,7 @@ BOS, EOS = "<|bos|>", "<|eos|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
 SPECIAL_TOKENS = (BOS, EOS, USER, ASSISTANT, SYSTEM)
 
-# One combination in five is never trained on: enough for 300 different prompts of each kind.
+# Each fifth combination is never trained on: enough for 300 different prompts of each kind.
 HELD_OUT_OF = 5
 NUMBER_MAX = 30  # Counting stays where every number is one token.
 SUM_MAX = 10  # Sums are learnt by heart; beyond this a model this small only guesses.
@@ -48,7 +48,7 @@ AGE_MAX_YEARS = 20
 
 @attrs.frozen
 class Exchange:
-    """One question and its answer."""
+    """Question and its answer."""
 
     user: str
     assistant: str
@@ -358,7 +358,7 @@ _SYSTEM_SHARE = 0.12
 
 
 def draw_document(random: Random, copying_share: float = 0.0, fact_share: float = 0.0) -> str:
-    """One document of the corpus, from its begin token to its last end token.
+    """Draw a document of the corpus, from its begin token to its last end token.
 
     `copying_share` of the documents are nothing but repetitions and descriptions, whose answers
     stand word by word in their prompts: the shortest way to learn to look back. Of the rest,

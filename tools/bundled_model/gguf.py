@@ -64,7 +64,7 @@ def gguf_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any], file: Path)
 
 
 def gguf_name(name: str) -> str:
-    """Of a tensor of Hugging Face's Llama."""
+    """Name in GGUF of a tensor of Hugging Face's Llama."""
     if name in _NAMES:
         return _NAMES[name]
     _, _, layer, *parts, kind = name.split(".")

@@ -263,7 +263,7 @@ _SHORT: tuple[Beat, ...] = (
 
 @attrs.frozen
 class Cast:
-    """Who and what one story is about; `animal` and `name` are the hero's, `other` the friend's."""
+    """Cast of a story; `animal` and `name` are the hero's, `other` the friend's."""
 
     name: str
     animal: Animal
@@ -320,7 +320,7 @@ def tell_long_story(random: Random, cast: Cast) -> str:
 
 
 def _fill(random: Random, cast: Cast, beats: tuple[Beat, ...]) -> str:
-    """One sentence of each beat, with `cast` filled in and one mood and look kept throughout."""
+    """Draw a sentence of each beat, with `cast` filled in and one mood and look kept throughout."""
     look = random.choice(cast.thing.looks)
     trait = with_article(random.choice(cast.animal.traits))
     other_trait = with_article(random.choice(cast.other.traits))

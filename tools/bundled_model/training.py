@@ -42,7 +42,7 @@ REPORT_PERIOD_STEPS = 50
 
 @attrs.frozen
 class Phase:
-    """So many steps of one kind; the shares are those of `draw_document`."""
+    """Steps of one kind; the shares are those of `draw_document`."""
 
     steps: int
     step_tokens: int
@@ -67,11 +67,11 @@ BUNDLED_PHASES = (
 
 @attrs.frozen
 class Plan:
-    """One training run. With the same plan on the same machine the weights come out the same."""
+    """Training run. With the same plan on the same machine the weights come out the same."""
 
     seed: int = 1
     phases: tuple[Phase, ...] = BUNDLED_PHASES
-    # For the matrices inside the layers, and for all else.
+    # Rates for the matrices inside the layers, and for all else.
     matrix_learning_rate: float = 5e-3
     learning_rate: float = 3e-3
     warmup_steps: int = 100
@@ -96,7 +96,7 @@ class Plan:
         return tokens
 
     def rate_share_at(self, step: int) -> float:
-        """What the learning rates are multiplied with in `step`, counted from 0."""
+        """Factor of the learning rates in `step`, counted from 0."""
         warmed = min(1.0, (step + 1) / self.warmup_steps)
         return warmed * min(1.0, (self.steps - step) / self.decay_steps)
 
@@ -170,7 +170,7 @@ def train_step(
     windows: Tensor,
     rate_share: float,
 ) -> float:
-    """One update on `windows`, in bfloat16 autocast; returns the loss in nats per token."""
+    """Update once on `windows`, in bfloat16 autocast; returns the loss in nats per token."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(windows[:, :-1])
     loss = functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())

@@ -124,7 +124,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer with the norms before its blocks."""
+    """Transformer layer with the norms before its blocks."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()

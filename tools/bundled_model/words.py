@@ -13,7 +13,7 @@ import attrs
 
 @attrs.frozen
 class Animal:
-    """One kind of animal: `home` is where it sleeps, `traits` fit before it, `sound` is its cry."""
+    """Animal: `home` is where it sleeps, `traits` fit before it, `sound` is its cry."""
 
     word: str
     home: str
@@ -32,7 +32,7 @@ class Thing:
 
 @attrs.frozen
 class Place:
-    """Where a story happens; `scene` completes "…, where …"."""
+    """Place of a story; `scene` completes "…, where …"."""
 
     word: str
     scene: str
