@@ -1,8 +1,7 @@
 """Memory layout of a model's weights: where each part lies, and which value goes where in it.
 
 Sans-IO: arithmetic on a model's config. The same config gives the same places, so that memory that
-one process has filled can be mapped by another. Padding and order are those of `model.h`. Must not
-know files or kernels.
+one process has filled can be mapped by another. Padding and order are those of `model.h`.
 """
 
 from collections.abc import Iterator

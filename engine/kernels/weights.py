@@ -1,8 +1,7 @@
 """Packing of a model's weights into the kernels' memory, tensor by tensor as the files have them.
 
 A source gives each tensor by its Hugging Face name and the shape that the config implies: a folder,
-or random numbers from the names alone. Nothing is read twice or kept in the files' own form. Must
-not know requests, steps or torch.
+or random numbers from the names alone. Nothing is read twice or kept in the files' own form.
 """
 
 import hashlib

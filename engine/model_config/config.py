@@ -3,7 +3,6 @@
 The folder is in Hugging Face format and may come from anywhere: every number is checked for type
 and range, and what this engine cannot compute exactly as trained is refused by name instead of
 being computed differently. What a config leaves out means what `transformers` takes it to mean.
-Must not know weights, devices or settings of the engine.
 """
 
 import math
