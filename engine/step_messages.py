@@ -4,7 +4,7 @@ The worker keeps each row's tokens and block table; the engine core keeps the tr
 again as a new row. A *row* is the worker's place for one request, chosen by the engine core and
 free again once a step has named it in `finished`.
 
-Every message has the *generation* of the workers that it is to or from: how often they have been
+Every message has the *pool number* of the workers that it is to or from: how often they have been
 replaced. It is set and checked where messages enter and leave the rings.
 """
 
@@ -101,7 +101,7 @@ class Step:
     samples: list[bool] = attrs.field(factory=list)
     masked: list[int] = attrs.field(factory=list)
     embeds: list[RowEmbeds] = attrs.field(factory=list)
-    generation: int = 0
+    pool_number: int = 0
 
 
 @attrs.define
@@ -113,7 +113,7 @@ class Mask:
 
     number: int
     words: bytes
-    generation: int = 0
+    pool_number: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -156,7 +156,7 @@ class StepResult:
     logprobs: list[RowLogprobs] = attrs.field(factory=list)
     failed_rows: list[tuple[int, str]] = attrs.field(factory=list)
     sample_s: float = 0.0
-    generation: int = 0
+    pool_number: int = 0
 
 
 @attrs.define
@@ -166,7 +166,7 @@ class StepFailure:
     number: int
     rank: int
     traceback: str
-    generation: int = 0
+    pool_number: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -176,7 +176,7 @@ class WorkerInit:
     rank: int
     epoch: int
     settings: EngineSettings
-    generation: int = 0
+    pool_number: int = 0
 
 
 class KVMemory(enum.StrEnum):

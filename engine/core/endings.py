@@ -18,7 +18,7 @@ from ..errors import EngineError, InvalidParameter, InvalidRequest, OutputFailed
 from ..messages import EngineStatistics, FinishReason, RequestKey
 from ..step_messages import ALL_FORBIDDEN
 from .queue import paused_count
-from .request import Frontend, Request
+from .request import Home, Request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
 
@@ -112,7 +112,7 @@ class Endings:
         self.store.remove(request)
         self.statistics.requests_finished += 1
         record = FinishedRequest(
-            frontend=request.frontend,
+            home=request.home,
             request_id=request.request_id,
             attempt=request.attempt,
             output_token_ids=request.token_ids[request.prompt_tokens :],
@@ -160,11 +160,11 @@ class Endings:
         self.statistics.requests_aborted += 1
 
     def refuse(
-        self, frontend: Frontend, key: RequestKey, error: EngineError, replayed: Sequence[int] = ()
+        self, home: Home, key: RequestKey, error: EngineError, replayed: Sequence[int] = ()
     ) -> FinishedRequest:
         """Record the end of a request that never began."""
         record = FinishedRequest(
-            frontend=frontend,
+            home=home,
             request_id=key.request_id,
             attempt=key.attempt,
             output_token_ids=list(replayed),

@@ -6,10 +6,10 @@ Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) call
         while step := core.schedule(now): ...        # -> workers; one computes, one waits
         mask = core.take_mask()                      # -> workers, if the oldest step has one
         ... every message that arrives meanwhile: add, abort, grant, resync
-        for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
-    for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
+        for home, outputs in core.finish_step(result, now).items(): ...   # -> frontends
+    for home, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives: its home (`homes`), which a successor takes over.
+A *home* (`homes`) is any hashable name that the shell gives a frontend and its successors.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -40,7 +40,7 @@ from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
 from .kv_events import KVEventLog
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
-from .request import WAITING, Frontend, Request, RequestStatus, make_request
+from .request import WAITING, Home, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore, is_continued
 from .scheduler import Scheduler
 from .step_builder import ScheduledStep
@@ -101,13 +101,13 @@ class EngineCore:
 
     # ---- frontend -> engine
 
-    def add(self, frontend: Frontend, request: AddRequest) -> None:
+    def add(self, home: Home, request: AddRequest) -> None:
         """Take a request in. One that cannot be served gets an ERROR output (`take_outputs`).
 
         A newer attempt ends the one that lives; the same or an older one is dropped and counted. A
         replay that already meets a stop rule finishes at once.
         """
-        if not self._takes_place(frontend, request.request_id, request.attempt):
+        if not self._takes_place(home, request.request_id, request.attempt):
             return
         try:
             if self._draining:
@@ -115,15 +115,15 @@ class EngineCore:
             check_request(request, self.limits)
         except EngineError as error:
             key = RequestKey(request.request_id, request.attempt)
-            self._put_end(self._endings.refuse(frontend, key, error, request.output_token_ids))
+            self._put_end(self._endings.refuse(home, key, error, request.output_token_ids))
             return
         self._arrivals += 1
         added = make_request(
-            frontend,
+            home,
             request,
             arrival=self._arrivals,
             max_model_len=self.limits.max_model_len,
-            cache_root=self._cache_root(frontend, request),
+            cache_root=self._cache_root(home, request),
         )
         self._statistics.requests_added += 1
         self._statistics.prompt_tokens += added.prompt_tokens
@@ -138,14 +138,14 @@ class EngineCore:
         if added.events:
             self._pending.note_arrival(added)
 
-    def refuse(self, frontend: Frontend, key: RequestKey, error: EngineError) -> None:
+    def refuse(self, home: Home, key: RequestKey, error: EngineError) -> None:
         """Refuse a request of which no more than this could be read."""
-        if self._takes_place(frontend, key.request_id, key.attempt):
-            self._put_end(self._endings.refuse(frontend, key, error))
+        if self._takes_place(home, key.request_id, key.attempt):
+            self._put_end(self._endings.refuse(home, key, error))
 
-    def _takes_place(self, frontend: Frontend, request_id: str, attempt: int) -> bool:
+    def _takes_place(self, home: Home, request_id: str, attempt: int) -> bool:
         """Whether it is newer than the live attempt of this name, if any, which ends then."""
-        known = self._store.find(frontend, request_id)
+        known = self._store.find(home, request_id)
         if known is None:
             return True
         if attempt <= known.attempt:
@@ -154,34 +154,34 @@ class EngineCore:
         self._endings.abort(known)
         return True
 
-    def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
+    def abort(self, home: Home, keys: list[RequestKey]) -> None:
         """End these now, without an output: the frontend knows. Unknown ones are counted.
 
         Blocks are free at once, or after the step in flight, whose token for them is dropped.
         """
         for key in keys:
-            request = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            request = self._store.find_attempt(home, key.request_id, key.attempt)
             if request is None:
                 self._statistics.aborts_unknown += 1
             else:
                 self._endings.abort(request)
 
-    def recall(self, frontend: Frontend, keys: list[RequestKey]) -> None:
+    def recall(self, home: Home, keys: list[RequestKey]) -> None:
         """Give back those of these that were never scheduled, and may so be computed elsewhere."""
         for key in keys:
-            request = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            request = self._store.find_attempt(home, key.request_id, key.attempt)
             if request is not None and request.status in WAITING:
                 self._put_end(self._endings.fail(request, RequestRecalled()))
 
-    def grant(self, frontend: Frontend, grants: list[Grant]) -> None:
+    def grant(self, home: Home, grants: list[Grant]) -> None:
         """Raise credits; smaller ones than before and those of unknown requests do nothing."""
         for grant in grants:
-            request = self._store.find_attempt(frontend, grant.request_id, grant.attempt)
+            request = self._store.find_attempt(home, grant.request_id, grant.attempt)
             if request is not None:
                 self._grant(request, grant.credit)
 
     def resync(
-        self, frontend: Frontend, live: list[LiveRequest]
+        self, home: Home, live: list[LiveRequest]
     ) -> tuple[list[RequestOutput], list[RequestKey]]:
         """Answer with the tokens to send again, and the requests that are unknown here.
 
@@ -189,37 +189,37 @@ class EngineCore:
         request of which the frontend has more tokens than we is another: ended here, and unknown;
         so is one of which something is asked that is not here (`request_store.is_whole`).
         """
-        self._drop_outputs(frontend)
+        self._drop_outputs(home)
         wanted = {entry.request_id: entry for entry in live}
-        for request in self._store.live(frontend):
+        for request in self._store.live(home):
             entry = wanted.get(request.request_id)
             if entry is None or not is_continued(request, entry):
                 self._endings.abort(request)
-        self._store.forget_finished(frontend, keep=set(wanted))
+        self._store.forget_finished(home, keep=set(wanted))
 
         outputs: list[RequestOutput] = []
         unknown: list[RequestKey] = []
         for entry in wanted.values():
             key = RequestKey(entry.request_id, entry.attempt)
-            running = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            running = self._store.find_attempt(home, key.request_id, key.attempt)
             if running is not None:
                 self._grant(running, entry.credit)
                 if entry.next_index < running.output_count:
                     outputs.append(running.output_from(entry.next_index))
                 continue
-            record = self._store.find_finished(frontend, key)
+            record = self._store.find_finished(home, key)
             if record is not None and record.has_from(entry.next_index):
                 outputs.append(record.output_from(entry.next_index))
             else:
                 unknown.append(key)
         return outputs, unknown
 
-    def forget_frontend(self, frontend: Frontend) -> None:
+    def forget_home(self, home: Home) -> None:
         """Abort everything of a home that has been given up, and keep nothing for it."""
-        for request in self._store.live(frontend):
+        for request in self._store.live(home):
             self._endings.abort(request)
-        self._store.forget_finished(frontend, keep=set())
-        self._drop_outputs(frontend)
+        self._store.forget_finished(home, keep=set())
+        self._drop_outputs(home)
 
     def take_grammar_orders(self) -> list[Request]:
         """Requests whose grammar the shell compiles, each once; see the next two methods."""
@@ -297,7 +297,7 @@ class EngineCore:
         grammars = [None if request.is_finished else request.grammar for request in step.masked]
         return Mask(step.step.number, fill_masks(grammars, self.limits.vocab_size))
 
-    def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
+    def finish_step(self, result: StepResult, now: float) -> dict[Home, StepOutputs]:
         """Apply the sampled tokens: one message for each frontend that has any outputs.
 
         Raises `UnexpectedResult`; then nothing has changed.
@@ -333,7 +333,7 @@ class EngineCore:
         """After `undo_steps`: the KV memory of the new workers is empty."""
         self._scheduler.kv_cache.pool.clear()
 
-    def take_outputs(self) -> dict[Frontend, StepOutputs]:
+    def take_outputs(self) -> dict[Home, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events.
 
         Without work, tokens that were held for later steps, too: there may be none.
@@ -360,13 +360,13 @@ class EngineCore:
         requests = self._scheduler.running + self._scheduler.waiting.requests()
         assert len(requests) == self._store.live_count()
         for request in requests:
-            assert self._store.find(request.frontend, request.request_id) is request
+            assert self._store.find(request.home, request.request_id) is request
         self._statistics.check_invariants(len(requests))
         self._windows.check_invariants()
 
     # ---- inside
 
-    def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
+    def _cache_root(self, home: Home, request: AddRequest) -> bytes:
         """Prefixes are shared within a principal and a salt; the numerics id names the weights.
 
         Without a prefix cache only by the choices of one request. A prompt of embeddings has no ids
@@ -378,22 +378,22 @@ class EngineCore:
         if not self.settings.prefix_cache:
             if not request.parent:
                 return b""
-            group = f"{frontend!r} {request.parent}"
+            group = f"{home!r} {request.parent}"
         return root_hash(self.ready.numerics_id, request.principal, request.cache_salt, group)
 
     def _put_end(self, record: FinishedRequest) -> None:
         """How it ended, without the tokens that its frontend has."""
-        self._pending.put(record.frontend, record.output_from(len(record.output_token_ids)))
+        self._pending.put(record.home, record.output_from(len(record.output_token_ids)))
 
-    def _drop_outputs(self, frontend: Frontend) -> None:
+    def _drop_outputs(self, home: Home) -> None:
         """Drop unsent outputs, and windows: the link may have lost what was sent."""
-        self._pending.drop(frontend)
-        self._windows.drop(frontend)
+        self._pending.drop(home)
+        self._windows.drop(home)
 
-    def _messages(self, outputs: dict[Frontend, FrontendOutputs]) -> dict[Frontend, StepOutputs]:
+    def _messages(self, outputs: dict[Home, FrontendOutputs]) -> dict[Home, StepOutputs]:
         """A message for each frontend."""
         number = self._scheduler.step_number
-        return {frontend: each.message(number) for frontend, each in outputs.items()}
+        return {home: each.message(number) for home, each in outputs.items()}
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)

@@ -22,7 +22,7 @@ from ..messages import FinishReason, RequestEvent, RequestEventKind, RequestOutp
 from ..step_messages import RowLogprobs
 from .checks import FAILED
 from .endings import COMPLETE, Endings, Statistics, check_stop
-from .request import WAITING, Frontend, Request, RequestStatus
+from .request import WAITING, Home, Request, RequestStatus
 from .scheduler import Scheduler
 from .step_builder import ScheduledStep
 
@@ -63,13 +63,13 @@ class FrontendOutputs:
 class PendingOutputs:
     """Bounded by one output for each ADD between steps and two events of each request in a step."""
 
-    _pending: dict[Frontend, FrontendOutputs] = attrs.field(factory=dict, init=False)
+    _pending: dict[Home, FrontendOutputs] = attrs.field(factory=dict, init=False)
     # Came since the last `put_events` and want events; bounded by what came.
     _came: list[Request] = attrs.field(factory=list, init=False)
 
-    def put(self, frontend: Frontend, output: RequestOutput) -> None:
+    def put(self, home: Home, output: RequestOutput) -> None:
         """Add an output for this frontend."""
-        self._pending.setdefault(frontend, FrontendOutputs()).outputs.append(output)
+        self._pending.setdefault(home, FrontendOutputs()).outputs.append(output)
 
     def note_arrival(self, request: Request) -> None:
         """Note a request that wants events: the next `put_events` tells if it is queued then."""
@@ -85,20 +85,20 @@ class PendingOutputs:
         for request, kind in scheduler.take_events():
             self._put_event(request, kind)
 
-    def take(self) -> dict[Frontend, FrontendOutputs]:
+    def take(self) -> dict[Home, FrontendOutputs]:
         """Take all outputs."""
         if not self._pending:
             return {}
         pending, self._pending = self._pending, {}
         return pending
 
-    def drop(self, frontend: Frontend) -> None:
+    def drop(self, home: Home) -> None:
         """Drop a frontend's outputs: it is gone, or gets them by other means."""
-        self._pending.pop(frontend, None)
+        self._pending.pop(home, None)
 
     def _put_event(self, request: Request, kind: RequestEventKind, detail: int = 0) -> None:
         if request.unsent_from is not None:  # they came before it
-            self.put(request.frontend, request.output_from(request.take_unsent(0)))
+            self.put(request.home, request.output_from(request.take_unsent(0)))
         output = RequestOutput(
             request_id=request.request_id,
             attempt=request.attempt,
@@ -106,7 +106,7 @@ class PendingOutputs:
             token_ids=[],
             events=(RequestEvent(kind, detail),),
         )
-        self.put(request.frontend, output)
+        self.put(request.home, output)
 
 
 @attrs.define(eq=False)
@@ -120,7 +120,7 @@ class _Window:
 class OutputWindows:
     """Open windows, at most one for each request that ran in the longest of them."""
 
-    _windows: dict[tuple[Frontend, float], _Window] = attrs.field(factory=dict, init=False)
+    _windows: dict[tuple[Home, float], _Window] = attrs.field(factory=dict, init=False)
 
     def __bool__(self) -> bool:
         """Whether any token may be held."""
@@ -132,7 +132,7 @@ class OutputWindows:
         if index == request.replayed_tokens or len(request.token_ids) > request.held_until:
             return False
         request.unsent_from = index
-        key = (request.frontend, request.merge_s)
+        key = (request.home, request.merge_s)
         window = self._windows.get(key)
         if window is None:
             due_s = (math.floor(now / request.merge_s) + 1) * request.merge_s
@@ -151,18 +151,18 @@ class OutputWindows:
             if request.unsent_from is not None and not request.is_finished
         ]
 
-    def drop(self, frontend: Frontend) -> None:
+    def drop(self, home: Home) -> None:
         """Drop a frontend's windows: it is gone, or gets the tokens by other means."""
-        for key in [key for key in self._windows if key[0] == frontend]:
+        for key in [key for key in self._windows if key[0] == home]:
             for request in self._windows.pop(key).requests:
                 request.unsent_from = None
 
     def check_invariants(self) -> None:
         """Fails an assertion if a request is in a window of others."""
-        for (frontend, merge_s), window in self._windows.items():
+        for (home, merge_s), window in self._windows.items():
             assert merge_s > 0
             for request in window.requests:
-                assert (request.frontend, request.merge_s) == (frontend, merge_s)
+                assert (request.home, request.merge_s) == (home, merge_s)
 
 
 @attrs.define(eq=False)
@@ -184,7 +184,7 @@ class TokenApplier:
         failed_rows: list[tuple[int, str]],
         *,
         now: float,
-    ) -> dict[Frontend, FrontendOutputs]:
+    ) -> dict[Home, FrontendOutputs]:
         """The outputs of a step. `token_ids` are of `scheduled.sampling`, in that order.
 
         What has ended meanwhile is passed over; none is preempted in flight.
@@ -193,16 +193,16 @@ class TokenApplier:
         for request, arrays in logprobs:
             if request.status is RequestStatus.RUNNING:
                 request.note_logprobs(arrays)
-        outputs: dict[Frontend, FrontendOutputs] = {}
-        frontend: Frontend = None
+        outputs: dict[Home, FrontendOutputs] = {}
+        home: Home = None
         current = FrontendOutputs()
         appended = 0
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
             if request.status is not RequestStatus.RUNNING:
                 continue
-            if request.frontend is not frontend:  # most have one, and to look it up takes a hash
-                frontend = request.frontend
-                current = outputs.setdefault(frontend, FrontendOutputs())
+            if request.home is not home:  # most have one, and to look it up takes a hash
+                home = request.home
+                current = outputs.setdefault(home, FrontendOutputs())
             if token_id == FAILED:
                 self._fail(request, dict(failed_rows)[request.row], current)
                 continue
@@ -226,14 +226,14 @@ class TokenApplier:
                 current.outputs.append(request.output_from(first))
         self.statistics.output_tokens += appended
         if self.windows:  # all tokens of a frontend may be held
-            outputs = {frontend: each for frontend, each in outputs.items() if each}
+            outputs = {home: each for home, each in outputs.items() if each}
         return outputs
 
-    def add_due(self, outputs: dict[Frontend, FrontendOutputs], until_s: float) -> None:
+    def add_due(self, outputs: dict[Home, FrontendOutputs], until_s: float) -> None:
         """Add the tokens whose windows end by then."""
         for request in self.windows.take_due(until_s):
-            of_frontend = outputs.setdefault(request.frontend, FrontendOutputs())
-            of_frontend.add(request, request.take_unsent(0))
+            of_home = outputs.setdefault(request.home, FrontendOutputs())
+            of_home.add(request, request.take_unsent(0))
 
     def _fail(self, request: Request, reason: str, outputs: FrontendOutputs) -> None:
         first = request.take_unsent(request.output_count)

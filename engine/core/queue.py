@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from .kv_cache_manager import KVCacheManager
-from .request import Frontend, Request
+from .request import Home, Request
 
 # The key decides who is first (smallest) and who is preempted first (largest). It is unique and
 # must not change while the request is in the same list.
 OrderKey = Callable[[Request], tuple[int, int, int]]
-PromptKey = tuple[Frontend, str]
+PromptKey = tuple[Home, str]
 # Principals without anything ready that are looked through, to forget them, at a time.
 FORGOTTEN_MIN = 64
 # Ready requests that are looked through for short ones, in each step with a long one.
@@ -332,4 +332,4 @@ def shares_prompt(request: Request, hit: list[int], kv_cache: KVCacheManager) ->
 
 
 def _key(request: Request) -> PromptKey:
-    return (request.frontend, request.parent)
+    return (request.home, request.parent)

@@ -26,9 +26,9 @@ from ..step_messages import RowLogprobs, RowSampling
 from .grammar import RequestGrammar
 from .logprob_log import LogprobLog, logprobs_from
 
-# Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
-# that may adopt the requests (its rank, say, not its epoch).
-Frontend = Hashable
+# Name of the frontend that a request belongs to: whatever the shell chooses, the same for a
+# successor that may adopt the requests (its rank, say, not its epoch).
+Home = Hashable
 
 # A request this near its credit does not wait: the frontend's grant takes some steps to come.
 CREDIT_LOW_TOKENS = 16
@@ -71,7 +71,7 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 class Request:
     """Mutable state of one attempt at one request. Compared and hashed by identity."""
 
-    frontend: Frontend
+    home: Home
     request_id: str
     attempt: int
     # Order of arrival at this engine: unique, growing. It decides between equals alone.
@@ -330,7 +330,7 @@ class Request:
 
 
 def make_request(
-    frontend: Frontend,
+    home: Home,
     add: AddRequest,
     *,
     arrival: int,
@@ -347,7 +347,7 @@ def make_request(
     if sampling.structured_outputs is not None:
         status = RequestStatus.WAITING_FOR_GRAMMAR
     return Request(
-        frontend=frontend,
+        home=home,
         request_id=add.request_id,
         attempt=add.attempt,
         arrival=arrival,

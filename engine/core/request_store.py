@@ -12,7 +12,7 @@ import attrs
 
 from ..messages import FinishReason, LiveRequest, RequestKey, RequestOutput
 from .logprob_log import LogprobLog, Logs, logprobs_from
-from .request import Frontend, Request
+from .request import Home, Request
 
 # A link is down for seconds; so many requests end in some seconds of a busy engine.
 FINISHED_COUNT_MAX = 1024
@@ -27,7 +27,7 @@ TOKEN_BYTES = 32
 class FinishedRequest:
     """How one attempt ended, with all its output (replayed tokens included)."""
 
-    frontend: Frontend
+    home: Home
     request_id: str
     attempt: int
     output_token_ids: list[int]
@@ -81,39 +81,39 @@ class RequestStore:
     finished_tokens_max: int = FINISHED_TOKENS_MAX
 
     # No frontend is listed without requests.
-    _live: dict[Frontend, dict[str, Request]] = attrs.field(factory=dict, init=False)
+    _live: dict[Home, dict[str, Request]] = attrs.field(factory=dict, init=False)
     # Oldest first; bounded by the two limits.
-    _finished: dict[tuple[Frontend, str], FinishedRequest] = attrs.field(factory=dict, init=False)
+    _finished: dict[tuple[Home, str], FinishedRequest] = attrs.field(factory=dict, init=False)
     _finished_tokens: int = attrs.field(default=0, init=False)
 
     def insert(self, request: Request) -> None:
         """A new live request; it takes the place of what ended under its name."""
-        live = self._live.setdefault(request.frontend, {})
+        live = self._live.setdefault(request.home, {})
         assert request.request_id not in live
         live[request.request_id] = request
-        self._drop_finished((request.frontend, request.request_id))
+        self._drop_finished((request.home, request.request_id))
 
     def remove(self, request: Request) -> None:
         """Remove a request that has ended."""
-        live = self._live[request.frontend]
+        live = self._live[request.home]
         removed = live.pop(request.request_id)
         assert removed is request
         if not live:
-            del self._live[request.frontend]
+            del self._live[request.home]
 
-    def find(self, frontend: Frontend, request_id: str) -> Request | None:
+    def find(self, home: Home, request_id: str) -> Request | None:
         """The live request of this name, whichever attempt."""
-        live = self._live.get(frontend)
+        live = self._live.get(home)
         return None if live is None else live.get(request_id)
 
-    def find_attempt(self, frontend: Frontend, request_id: str, attempt: int) -> Request | None:
+    def find_attempt(self, home: Home, request_id: str, attempt: int) -> Request | None:
         """The live request of this name if it is this very attempt."""
-        request = self.find(frontend, request_id)
+        request = self.find(home, request_id)
         return request if request is not None and request.attempt == attempt else None
 
-    def live(self, frontend: Frontend) -> list[Request]:
+    def live(self, home: Home) -> list[Request]:
         """This frontend's live requests, oldest first."""
-        return list(self._live.get(frontend, {}).values())
+        return list(self._live.get(home, {}).values())
 
     def live_count(self) -> int:
         """Live requests of all frontends."""
@@ -121,7 +121,7 @@ class RequestStore:
 
     def keep_finished(self, record: FinishedRequest) -> None:
         """Remember it, at the expense of the oldest if there is no room."""
-        key = (record.frontend, record.request_id)
+        key = (record.home, record.request_id)
         self._drop_finished(key)
         self._finished[key] = record
         self._finished_tokens += record.size
@@ -131,17 +131,17 @@ class RequestStore:
         ):
             self._drop_finished(next(iter(self._finished)))
 
-    def find_finished(self, frontend: Frontend, key: RequestKey) -> FinishedRequest | None:
+    def find_finished(self, home: Home, key: RequestKey) -> FinishedRequest | None:
         """How this attempt ended, if that is still known."""
-        record = self._finished.get((frontend, key.request_id))
+        record = self._finished.get((home, key.request_id))
         return record if record is not None and record.attempt == key.attempt else None
 
-    def forget_finished(self, frontend: Frontend, *, keep: set[str]) -> None:
+    def forget_finished(self, home: Home, *, keep: set[str]) -> None:
         """Forget how this frontend's requests ended, but for the ids in `keep`."""
-        for key in [key for key in self._finished if key[0] == frontend and key[1] not in keep]:
+        for key in [key for key in self._finished if key[0] == home and key[1] not in keep]:
             self._drop_finished(key)
 
-    def _drop_finished(self, key: tuple[Frontend, str]) -> None:
+    def _drop_finished(self, key: tuple[Home, str]) -> None:
         record = self._finished.pop(key, None)
         if record is not None:
             self._finished_tokens -= record.size
@@ -152,12 +152,12 @@ class RequestStore:
         assert self._finished_tokens <= self.finished_tokens_max
         tokens = sum(record.size for record in self._finished.values())
         assert self._finished_tokens == tokens
-        for frontend, live in self._live.items():
+        for home, live in self._live.items():
             assert live
             for request_id, request in live.items():
-                assert (request.frontend, request.request_id) == (frontend, request_id)
+                assert (request.home, request.request_id) == (home, request_id)
                 assert not request.is_finished
-                assert (frontend, request_id) not in self._finished
+                assert (home, request_id) not in self._finished
 
 
 def is_continued(request: Request, entry: LiveRequest) -> bool:

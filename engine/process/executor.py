@@ -1,11 +1,11 @@
 """Executor: the engine core's side of its workers, a ranked pool of processes with their rings.
 
-A worker that dies takes the pool down, and a new one takes its place: the next *generation*, with
-rings of its own, begun when every process of the last one is gone. The step loop then undoes what
-was in flight. The engine ends where that does not help: when the workers cannot be ended, or begun
-again with what READY has promised, or die again and again, or by their own fault: the root then
-decides whether it was a request's. A step that fails or is late ends it, too, because the workers'
-state is then unknown. Workers are reached by module name.
+A worker that dies takes the pool down, and a new one takes its place, with the next *pool number*
+and rings of its own, begun when every process of the last one is gone. The step loop then undoes
+what was in flight. The engine ends where that does not help: when the workers cannot be ended, or
+begun again with what READY has promised, or die again and again, or by their own fault: the root
+then decides whether it was a request's. A step that fails or is late ends it, too, because the
+workers' state is then unknown. Workers are reached by module name.
 """
 
 import logging
@@ -109,7 +109,7 @@ class Executor:
     # Called at each loss.
     on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     # Losses so far.
-    generation: int = attrs.field(default=0, init=False)
+    pool_number: int = attrs.field(default=0, init=False)
     # How the workers of the last loss ended.
     death: ProcessDied | None = attrs.field(default=None, init=False)
     # Agreed on first, and promised by READY.
@@ -136,7 +136,7 @@ class Executor:
         `BootRefused` (of several ranks in a group), `WorkersDisagree`, `PromiseBroken`, or
         `StepTimeout` of a step that is late.
         Resource handling: workers, rings and their descriptors are gone afterwards, and those of
-        one generation before the next one begins.
+        one pool before the next one begins.
         Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
         while True:
@@ -149,7 +149,7 @@ class Executor:
     async def _run_pool(self, task_status: trio.TaskStatus[WorkerReady]) -> None:
         """Run one pool, until one of its workers dies."""
         opened = open_step_rings(
-            self.settings.workers, self.settings.step_timeout_s, self.recorder, self.generation
+            self.settings.workers, self.settings.step_timeout_s, self.recorder, self.pool_number
         )
         try:
             with opened as rings, single_errors_unwrapped():
@@ -165,7 +165,7 @@ class Executor:
                     self._take_over(rings, task_status)
         finally:
             # Whatever the cause: the step loop waits for others, until they come or it is ended.
-            self.generation += 1
+            self.pool_number += 1
             if self._ready.is_set():
                 self._ready = trio.Event()
             self._workers, self._spawned = [], []
@@ -207,7 +207,7 @@ class Executor:
                 self.on_failing(error)
                 raise
             self._is_kept &= _keeps_memory(self._latest, agreed)
-            logger.info("workers of generation %d are ready", self.generation)
+            logger.info("workers of pool %d are ready", self.pool_number)
         self._latest = agreed
         self._ready.set()
         if self.spares is not None:
@@ -257,7 +257,7 @@ class Executor:
         rank = process.spec.rank
         control = ControlChannel(process.control, sends=[TreeRequest], receives=[TreeReply])
         init = WorkerInit(
-            rank=rank, epoch=self.epoch, settings=self.settings, generation=self.generation
+            rank=rank, epoch=self.epoch, settings=self.settings, pool_number=self.pool_number
         )
         try:
             payload = await perform_parent_handshake(

@@ -77,7 +77,7 @@ class InprocExecutor:
         await run_thread(thread, stop=lambda: self._orders.put(None), name="inproc-steps")
 
     @property
-    def generation(self) -> int:
+    def pool_number(self) -> int:
         """Always the first: a thread is not lost without this process."""
         return 0
 

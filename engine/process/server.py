@@ -192,7 +192,7 @@ class EngineServer:
     def _give_up(self, homes: list[int]) -> None:
         """Abort all that these have here, keep nothing for them."""
         for home in homes:
-            self.core.forget_frontend(home)
+            self.core.forget_home(home)
             self.notify()
 
     # ---- what steps bring

@@ -26,7 +26,7 @@ class StepExecutor(Protocol):
     """Computes steps: the rings to worker processes, or an executor in this process."""
 
     @property
-    def generation(self) -> int:
+    def pool_number(self) -> int:
         """How often the workers were lost: all that they held, and every step in flight."""
 
     def submit(self, step: Step) -> None:
@@ -67,14 +67,14 @@ async def run_step_loop(
     core = server.core
     progress, batches = progress or private_slot(), batches or BatchTable(None, 0)
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
-    generation = 0  # workers may have been lost already
+    pool_number = 0  # workers may have been lost already
     task_status.started()
     while True:
-        if executor.generation != generation:
+        if executor.pool_number != pool_number:
             in_flight.clear()
             _show_step(progress, 0, 0.0)  # new workers owe nothing
-            losses = core.undo_steps(executor.generation - generation)
-            generation = executor.generation
+            losses = core.undo_steps(executor.pool_number - pool_number)
+            pool_number = executor.pool_number
             server.deliver(core.take_outputs())
             await _wait_replaced(core, executor, batches, losses)
             continue

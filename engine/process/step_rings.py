@@ -46,7 +46,7 @@ class StepRings:
     step_timeout_s: float
     recorder: StepRecorder
     # Count of the workers' replacements, at the other ends.
-    generation: int
+    pool_number: int
     _steps: RingWriter
     _results: list[RingReader]
     # The workers' ends, rank by rank, and what owns them until `close_workers_ends`.
@@ -96,7 +96,7 @@ class StepRings:
     def _write(self, message: Step | Mask) -> None:
         if self.lost:
             return
-        message.generation = self.generation
+        message.pool_number = self.pool_number
         began = self.recorder.now()
         [frame] = self._steps_codec.encode(message)  # no message of steps holds an array
         assert isinstance(frame, bytearray)
@@ -178,7 +178,7 @@ class StepRings:
         came = self.recorder.now()
         answer = self._results_codec.decode((frame,))
         assert isinstance(answer, Answer)
-        assert answer.generation == self.generation, "each generation has rings of its own"
+        assert answer.pool_number == self.pool_number, "each pool has rings of its own"
         self.recorder.note_span(Span.WAIT, answer.number, waits, came)
         self.recorder.note(Span.DECODE, answer.number, came)
         answers[rank] = answer
@@ -188,7 +188,7 @@ class StepRings:
 
 @contextmanager
 def open_step_rings(
-    workers: int, step_timeout_s: float, recorder: StepRecorder = NO_RECORDER, generation: int = 0
+    workers: int, step_timeout_s: float, recorder: StepRecorder = NO_RECORDER, pool_number: int = 0
 ) -> Iterator[StepRings]:
     """Rings to so many workers and back, for the body of the block; `lose` is called at its end.
 
@@ -205,6 +205,6 @@ def open_step_rings(
         results = [make_ring(1, RESULT_SLOT_BYTES) for _ in range(workers)]
         readers = [ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results]
         ends = [[*steps.reader_fds(rank), *ring.writer_fds()] for rank, ring in enumerate(results)]
-        rings = StepRings(step_timeout_s, recorder, generation, writer, readers, ends, theirs)
+        rings = StepRings(step_timeout_s, recorder, pool_number, writer, readers, ends, theirs)
         ours.callback(rings.lose)
         yield rings

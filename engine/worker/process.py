@@ -78,7 +78,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
             progress=progress,
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
-            generation=init.generation,
+            pool_number=init.pool_number,
         )
         worker = WorkerProcess(init, control, handshake, loop)
         await worker.run(executor)
@@ -145,7 +145,7 @@ class WorkerProcess:
             os.getpid(),
             facts={
                 "executor": self.loop.executor.name,
-                "generation": self.init.generation,
+                "pool_number": self.init.pool_number,
                 "phase": self.phase,
                 "step": self.loop.step,
                 "rows": self.loop.rows,

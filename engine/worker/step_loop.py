@@ -61,7 +61,7 @@ class StepLoop:
     stop: StopSignal
     recorder: StepRecorder = NO_RECORDER
     progress: ProgressSlot = attrs.field(factory=private_slot)
-    generation: int = 0
+    pool_number: int = 0
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
     _steps_codec: Codec = attrs.field(init=False)
@@ -91,7 +91,7 @@ class StepLoop:
                     self.progress.show_step(message.number)
                     self.progress.show_busy()
                     answer = self._answer(message)
-                    answer.generation = self.generation
+                    answer.pool_number = self.pool_number
                     began = self.recorder.now()
                     [frame] = self._results_codec.encode(answer)
                     assert isinstance(frame, bytearray)
@@ -107,7 +107,7 @@ class StepLoop:
         came = self.recorder.now()
         message = self._steps_codec.decode((frame,))
         assert isinstance(message, Step | Mask)
-        assert message.generation == self.generation, "this is for workers before or after us"
+        assert message.pool_number == self.pool_number, "this is for workers before or after us"
         self.recorder.note_span(Span.READ, message.number, waits, came)
         self.recorder.note(Span.UNPACK, message.number, came)
         return message

@@ -81,7 +81,7 @@ class _World:
             case Resync():
                 self.resync(event)
             case Forget(frontend=frontend):
-                self.core.forget_frontend(frontend)
+                self.core.forget_home(frontend)
                 for wanted in self.wanted.values():
                     wanted.aborted |= wanted.frontend == frontend
                 self.reached["forgotten"] += 1

@@ -11,7 +11,7 @@ from ...engine.core.kv_cache_manager import BlockPool, KVCacheManager
 from ...engine.core.outputs import OutputWindows
 from ...engine.core.prompt_share import PromptShare
 from ...engine.core.queue import WaitingQueue
-from ...engine.core.request import Frontend, Request, RequestStatus
+from ...engine.core.request import Home, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
 from ...engine.core.scheduler import Scheduler
 from ...engine.core.step_builder import StepBuilder
@@ -190,7 +190,7 @@ class _Indifferent(Endings):
     def fail_row(self, request: Request, reason: str) -> FinishedRequest:
         """Tells its end, and leaves it where it is."""
         return FinishedRequest(
-            frontend=request.frontend,
+            home=request.home,
             request_id=request.request_id,
             attempt=request.attempt,
             output_token_ids=request.token_ids[request.prompt_tokens :],
@@ -253,8 +253,8 @@ class _Talkative(EngineCore):
 class _Sharing(EngineCore):
     """Planted: prompts of embeddings are distinguished by their placeholders."""
 
-    def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
-        return super()._cache_root(frontend, attrs.evolve(request, prompt_embeds=None))
+    def _cache_root(self, home: Home, request: AddRequest) -> bytes:
+        return super()._cache_root(home, attrs.evolve(request, prompt_embeds=None))
 
 
 FAULTS: dict[str, MakeCore] = {

@@ -94,7 +94,7 @@ class SimExecutor:
 
     on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     # How often the worker was lost; see `step_loop.StepExecutor`.
-    generation: int = attrs.field(default=0, init=False)
+    pool_number: int = attrs.field(default=0, init=False)
     _lost: trio.Event = attrs.field(factory=trio.Event, init=False)
     _replaced: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -156,7 +156,7 @@ class SimExecutor:
 
     async def _replace_worker(self) -> None:
         """As `Executor` does: every step in flight is lost, and so is what the worker knew."""
-        self.generation += 1
+        self.pool_number += 1
         self._fault, self._faulty = "", trio.Event()
         self.lost, self.crashed_by = self.in_flight(), None
         self._answers.clear()

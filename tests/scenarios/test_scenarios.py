@@ -186,7 +186,7 @@ class EngineCoreInterpreter:
 
     def forget(self, words: list[str], options: dict[str, str]) -> list[str]:
         """forget FRONTEND"""
-        self.core.forget_frontend(words[0])
+        self.core.forget_home(words[0])
         return []
 
     def schedule(self, words: list[str], options: dict[str, str]) -> list[str]:

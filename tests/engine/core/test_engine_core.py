@@ -131,7 +131,7 @@ def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("bad", prompt=[]))
     driver.core.add("f1", add_request("a", max_tokens=8))
-    driver.core.forget_frontend("f0")
+    driver.core.forget_home("f0")
     driver.run()
     assert {frontend for frontend, _ in driver.heard} == {"f1"}
     _, unknown = driver.core.resync("f0", [LiveRequest("bad", 1, 0, None)])

@@ -225,7 +225,7 @@ def test_a_frontend_that_is_gone_is_sent_nothing(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
     engine.add("b", "f1", merge_s=0.5)
     engine.sent(2)
-    engine.core.forget_frontend("f0")
+    engine.core.forget_home("f0")
     assert [row[1] for row in engine.sent(4)] == []
 
 

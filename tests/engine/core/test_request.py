@@ -122,9 +122,9 @@ def test_a_request_that_waits_holds_nothing() -> None:
         request.check_invariants()
 
 
-def record(name: str, *, frontend: str = "f0", tokens: int = 2) -> FinishedRequest:
+def record(name: str, *, home: str = "f0", tokens: int = 2) -> FinishedRequest:
     return FinishedRequest(
-        frontend=frontend,
+        home=home,
         request_id=name,
         attempt=1,
         output_token_ids=list(range(tokens)),
@@ -170,7 +170,7 @@ def test_new_request_takes_the_place_of_what_ended_under_its_name() -> None:
 def test_frontend_forgets_only_its_own() -> None:
     store = RequestStore()
     for name, frontend in (("a", "f0"), ("b", "f0"), ("a", "f1")):
-        store.keep_finished(record(name, frontend=frontend))
+        store.keep_finished(record(name, home=frontend))
     store.forget_finished("f0", keep={"b"})
     assert store.find_finished("f0", RequestKey("a", 1)) is None
     assert store.find_finished("f0", RequestKey("b", 1)) is not None

@@ -181,7 +181,7 @@ async def test_a_worker_that_dies_is_replaced_and_the_root_gets_the_new_pidfds(
         await root.take_workers(2)
         assert not set(before) & set(root.worker_pids)
         tree = await root.tree(1)
-        assert [worker.facts["generation"] for worker in tree.processes] == [1, 1]
+        assert [worker.facts["pool_number"] for worker in tree.processes] == [1, 1]
         assert tree.facts["worker restarts"] == 1
 
 

@@ -35,7 +35,7 @@ class FakeExecutor:
     # {number of a step: when}
     submitted: dict[int, float] = attrs.field(factory=dict)
     finished: dict[int, float] = attrs.field(factory=dict)
-    generation: int = 0
+    pool_number: int = 0
     # What `replaced` was asked, and where it waits.
     losses: list[int] = attrs.field(factory=list)
     is_kept: bool = False
@@ -44,7 +44,7 @@ class FakeExecutor:
     _replaced: trio.Event = attrs.field(factory=trio.Event)
 
     def lose(self) -> None:
-        self.generation += 1
+        self.pool_number += 1
         self._lost.set()
 
     def replace(self) -> None:
@@ -132,7 +132,7 @@ async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
 
 
 async def test_workers_lost_before_it_began_are_replaced_first() -> None:
-    async with open_engine(FakeExecutor(generation=1)) as engine:
+    async with open_engine(FakeExecutor(pool_number=1)) as engine:
         engine.add("a")
         await trio.testing.wait_all_tasks_blocked()
         assert (engine.executor.losses, engine.executor.steps) == ([0], [])

@@ -282,17 +282,17 @@ async def test_a_loss_together_with_the_answer() -> None:
     assert found == [None]
 
 
-async def test_every_message_has_the_generation_of_its_workers() -> None:
+async def test_every_message_has_the_number_of_its_pool() -> None:
     with check_no_leaks(), ExitStack() as owned:
-        rings = owned.enter_context(open_step_rings(1, TIMEOUT_S, generation=7))
+        rings = owned.enter_context(open_step_rings(1, TIMEOUT_S, pool_number=7))
         fds = rings.worker_fds(0)
         steps = owned.enter_context(RingReader.attach(fds[:READER_FDS], 0))
         results = owned.enter_context(RingWriter.attach(fds[READER_FDS:]))
         worker = Worker(steps, results)
         rings.submit(Step(number=1, masked=[0]))
         rings.submit_mask(Mask(1, b"abcd"))
-        assert worker.take() == Step(number=1, masked=[0], generation=7)
+        assert worker.take() == Step(number=1, masked=[0], pool_number=7)
         assert worker.take() == Mask(1, b"abcd", 7)
-        worker.answer(StepResult(1, [], [], generation=6))
-        with pytest.raises(AssertionError, match="each generation has rings of its own"):
+        worker.answer(StepResult(1, [], [], pool_number=6))
+        with pytest.raises(AssertionError, match="each pool has rings of its own"):
             await rings.result(1)

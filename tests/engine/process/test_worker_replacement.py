@@ -31,9 +31,9 @@ LONG_STEP_S = 0.3
 
 async def lose(executor: Executor, victim: Process) -> bool:
     """Kill a worker; when others are in its place, whether they have its KV memory."""
-    before = executor.generation
+    before = executor.pool_number
     victim.send_signal(signal.SIGKILL)
-    while executor.generation == before:
+    while executor.pool_number == before:
         assert await executor.result(1) is None  # as the step loop waits
         await trio.lowlevel.checkpoint()
     return await executor.replaced(1)
@@ -46,21 +46,21 @@ async def test_others_take_the_place_of_all_and_know_nothing(
     with check_no_leaks():
         async with open_pool(write_sizes(tmp_path), workers=workers) as pool:
             executor, lost = pool.executor, []
-            executor.on_loss = lambda: lost.append(executor.generation)
-            for generation in range(workers):
+            executor.on_loss = lambda: lost.append(executor.pool_number)
+            for pool_number in range(workers):
                 old = pool.processes
                 token = expected_token(0, 8)
-                wanted = StepResult(1, [0], [token], generation=generation)
+                wanted = StepResult(1, [0], [token], pool_number=pool_number)
                 assert await pool.run(first_step()) == wanted
-                wanted = StepResult(2, [0], [expected_token(1, token)], generation=generation)
+                wanted = StepResult(2, [0], [expected_token(1, token)], pool_number=pool_number)
                 assert await pool.run(next_step(2)) == wanted
-                await lose(executor, old[generation])
+                await lose(executor, old[pool_number])
                 assert not any(process_exists(process.pid) for process in old)
                 assert not {process.pid for process in old} & {new.pid for new in pool.processes}
                 assert len(pool.processes) == workers
                 assert executor.death is not None
                 exit_ = executor.death.exit
-                assert (exit_.process, exit_.signal) == (f"worker-{generation}", signal.SIGKILL)
+                assert (exit_.process, exit_.signal) == (f"worker-{pool_number}", signal.SIGKILL)
             assert lost == list(range(1, workers + 1))
             assert len(await executor.trees()) == workers
 
@@ -86,9 +86,9 @@ async def test_memory_that_outlives_workers_is_kept_unless_it_was_lost_between(
             assert await lose(executor, pool.processes[0])
             os.ftruncate(cache, 0)
             for _ in range(losses_before_it_is_asked):
-                generation = executor.generation
+                pool_number = executor.pool_number
                 pool.processes[0].send_signal(signal.SIGKILL)
-                while executor.generation == generation or not executor._ready.is_set():
+                while executor.pool_number == pool_number or not executor._ready.is_set():
                     await trio.lowlevel.checkpoint()
             assert not await executor.replaced(1)
 
@@ -129,13 +129,13 @@ async def test_killed_again_in_every_phase_of_the_replacement(tmp_path: pathlib.
 
             executor.on_workers = kill_at_spawn
             await lose(executor, pool.processes[0])
-            assert executor.generation == 2
+            assert executor.pool_number == 2
             assert (await pool.run(first_step())).token_ids == [expected_token(0, 8)]
             executor.on_progress = kill_at_report
             await lose(executor, pool.processes[0])
-            assert executor.generation == 4
+            assert executor.pool_number == 4
             await lose(executor, pool.processes[1])
-            assert (await pool.run(first_step())).generation == 5
+            assert (await pool.run(first_step())).pool_number == 5
 
 
 async def test_losses_without_a_step_between_are_bounded(tmp_path: pathlib.Path) -> None:
@@ -145,9 +145,9 @@ async def test_losses_without_a_step_between_are_bounded(tmp_path: pathlib.Path)
             for _ in range(LOSSES_MAX):
                 await lose(pool.executor, pool.processes[0])
             await pool.run(first_step())  # and all is forgiven
-            for generation in count(LOSSES_MAX + 1):
+            for pool_number in count(LOSSES_MAX + 1):
                 await lose(pool.executor, pool.processes[0])
-                reached.append(generation)
+                reached.append(pool_number)
 
     reached: list[int] = []
     with check_no_leaks(), pytest.raises(ProcessDied, match=r"worker-0 .* SIGKILL"):
