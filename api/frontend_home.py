@@ -93,14 +93,16 @@ async def open_frontend_home(
 
     Engines hear of it when the root lists its endpoints.
     """
-    runtime, me = settings.runtime, Peer("frontend", init.rank, init.term)
+    runtime, me = settings.runtime, Peer("frontend", init.rank, init.epoch)
     async with open_frontend_hub(init.run_id, me) as channel:
-        frontend = make_frontend(Frontend, runtime, channel, inputs, term=init.term, rank=init.rank)
+        frontend = make_frontend(
+            Frontend, runtime, channel, inputs, term=init.epoch, rank=init.rank
+        )
         url, tracer = settings.serve.otlp_endpoint, None
         if url:
             tracer = make_tracer()
             frontend.client.ledger.begin_trace = tracer.begin
-        opening = _open_journal(fds.get("journal"), init.term, runtime.journal)
+        opening = _open_journal(fds.get("journal"), init.epoch, runtime.journal)
         with ExitStack() as owned:
             async with opening as (journal, fault):
                 adopted = _adopt(frontend, journal, init.engines, init.died_ns)

@@ -72,8 +72,7 @@ class FrontendInit:
 
     run_id: str
     rank: int
-    epoch: int
-    term: int  # of its home, see `engine.core.homes`
+    epoch: int  # also the term of its home, see `engine.core.homes`
     settings: str
     engines: EngineMembership
     draining: bool = False  # the server is about to end: take nothing new from the start

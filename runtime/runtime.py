@@ -240,13 +240,11 @@ async def open_runtime(
 async def _open(
     chosen: RuntimeSettings, inputs: InputProcessor, on_event: OnEvent
 ) -> AsyncIterator[Runtime]:
-    run_id = secrets.token_hex(8)
-    directory = FrontendDirectory()
-    me = Peer("frontend", 0, directory.handle_starting(0))
+    run_id, directory = secrets.token_hex(8), FrontendDirectory()
+    me = Peer("frontend", 0, 1)  # this process has the first epoch
     async with open_frontend_hub(run_id, me) as channel:
         runtime = make_frontend(Runtime, chosen, channel, inputs, term=me.epoch)
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
-        # This process has the first epoch.
         parts = FleetParts(chosen, on_event, run_id=run_id, epochs=itertools.count(2))
         fleet = EngineFleet(
             parts=parts,
@@ -262,7 +260,7 @@ async def _open(
         )
         async with (
             open_frontend_services(channel, runtime.client),
-            open_service(fleet.run, name="engines"),
+            open_service(fleet.processes.run, name="engines"),
             open_service(forms.run, name="form-checks"),
             open_service(partial(_run_forms, form_fleet, forms), name="forms"),
         ):
@@ -280,7 +278,7 @@ async def _run_forms(
     task_status.started()
     with waiting_for("a form to check"):
         await forms.wanted.wait()
-    await fleet.run()
+    await fleet.processes.run()
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ FIREWALLS = {
 PARTS_OF_A_CALL = {
     "triolet.api.commands.batch.run": "requests in flight; over with the last answer",
     "triolet.runtime.llm._generate_all": "prompts in flight; over with the last answer",
-    "triolet.runtime.processes.frontend_fleet.drain": "one message each, with a deadline",
+    "triolet.runtime.processes.connection_dispatcher.drain": "one message each, with a deadline",
     "triolet.engine.process.executor.trees": "one question each, with a deadline",
     "triolet.engine.process.step_rings._take_answers": "answers of one step, with a deadline",
     "triolet.nurseries.processes.kept_process.keep_while": "watches deaths as long as one wait",

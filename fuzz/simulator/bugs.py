@@ -37,7 +37,7 @@ from ...runtime.processes import launcher
 from ...runtime.processes.child_process import BecameReady, ChildProcess
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...runtime.processes.form_fleet import FormFleet
-from ...runtime.processes.membership import FrontendDirectory
+from ...runtime.processes.frontend_fleet import FrontendFleet
 from ...runtime.processes.quarantine import Findings, Quarantine, Suspect
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
@@ -286,13 +286,8 @@ def _take_old_generations(original: Broken, link: Link, header: Any, now: float)
 # ---- root
 
 
-def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> Any:
-    return original(fleet, rank, rank + 1)
-
-
-def _same_term(original: Broken, directory: FrontendDirectory, rank: int, epoch: int) -> int:
-    original(directory, rank, epoch)
-    return rank + 1
+def _same_epoch(original: Broken, fleet: Any, rank: int, *args: Any) -> Any:
+    return original(fleet, rank, rank + 1, args[-1])
 
 
 # ---- forms
@@ -362,7 +357,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a lost tail is never asked after", Link, "_arm_probe", nothing),
     ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", nothing),
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
-    ("a successor has a term again", FrontendDirectory, "handle_starting", _same_term),
+    ("a successor has a term again", FrontendFleet, "handle_starting", _same_epoch),
     ("a form is lost with its form process", FormQueue, "handle_gone", _lose_forms),
     ("a check that crashes is checked again", FormQueue, "handle_checked", _lose_crashes),
     ("a new form process has no link", FormFleet, "handle", _link_no_new_one),

@@ -24,8 +24,8 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.records import BEGIN_AT, Snapshot
 from ...runtime.journal.stream import JournalChoice, JournalStream
 from ...runtime.journal.writer import JournalWriter
-from ...runtime.processes import frontend_homes
-from ...runtime.processes.frontend_fleet import FrontendFleet
+from ...runtime.processes import frontend_journals
+from ...runtime.processes.frontend_journals import FrontendJournals
 from ...transports.links.channel import Peer
 from .network import CODECS
 
@@ -187,16 +187,16 @@ def _know_for_ever(original: Broken, engine: EngineProcess, membership: Any) -> 
 # ---- root
 
 
-def _another_rank(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
-    return {**original(fleet, rank), "journal": next(iter(fleet.homes._journals.values()))}
+def _another_rank(original: Broken, journals: FrontendJournals, rank: int, epoch: int) -> Any:
+    return {**original(journals, rank, epoch), "journal": next(iter(journals._fds.values()))}
 
 
-def _new_journal(original: Broken, fleet: FrontendFleet, rank: int) -> Any:
-    journals = fleet.homes._journals
-    before = journals.pop(rank, None)
-    original(fleet, rank)
+def _new_journal(original: Broken, journals: FrontendJournals, rank: int, epoch: int) -> Any:
+    before = journals._fds.pop(rank, None)
+    passed = original(journals, rank, epoch)
     if before is not None:
-        journals[rank + fleet.count] = before  # closed at the end
+        journals._fds[rank - 100] = before  # closed at the end
+    return passed
 
 
 def _give_up(original: Broken, policy: SupervisionPolicy) -> None:
@@ -225,7 +225,7 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a journal is freed before that is known", JournalWriter, "_free", _give_back_first),
     ("a journal is freed before a snapshot is there", JournalWriter, "append", _move_base_first),
     ("deaths of adopters are not counted", JournalWriter, "_note_death", nothing),
-    ("a kill counts as a stream's", frontend_homes, "forget_rebuilding", nothing),
+    ("a kill counts as a stream's", frontend_journals, "forget_rebuilding", nothing),
     ("an adopted stream is a token behind", adoption, "_flow_of", _token_behind),
     ("an adopted stream is a token ahead", adoption, "_flow_of", _token_ahead),
     ("an adopted stream's journal has its own list", adoption, "_flow_of", _own_list),
@@ -238,8 +238,8 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a term has the attempts of another", Ledger, "__attrs_post_init__", _begin_at_zero),
     ("the dead may speak", Homes, "_owned", _own_any),
     ("the dead may speak", EngineProcess, "_apply_membership", _know_for_ever),
-    ("a journal is another rank's", FrontendFleet, "descriptors", _another_rank),
-    ("each life has a journal of its own", FrontendFleet, "_hold_journal", _new_journal),
+    ("a journal is another rank's", FrontendJournals, "handle_starting", _another_rank),
+    ("each life has a journal of its own", FrontendJournals, "handle_starting", _new_journal),
     ("a frontend that has served is given up", SupervisionPolicy, "__attrs_post_init__", _give_up),
     ("an adopted stream's end is not reported", Ticket, "take_over", _report_nothing),
 )

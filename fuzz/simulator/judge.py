@@ -116,7 +116,7 @@ class Judge:
                 return f"frontend {rank} keeps links to dead engines"
             if len(client.balancer.engines) != self.scene.setup.engines:
                 return f"frontend {rank} sends to {client.balancer.engines}"
-        if streams := self.scene.root.frontends.balancer.open_streams():
+        if streams := self.scene.root.frontends.connections.balancer.open_streams():
             return f"the root counts {streams} open streams that have ended"
         return self.blame.unsettled()
 

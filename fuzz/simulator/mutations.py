@@ -31,7 +31,6 @@ MODULES = {
     "runtime/frontend/replay_policy.py": "tests/runtime/frontend",
     "runtime/frontend/request_flow.py": "tests/runtime/frontend",
     "runtime/processes/membership.py": "tests/runtime/processes",
-    "runtime/processes/frontend_homes.py": "tests/runtime/processes",
     "runtime/processes/connection_slots.py": "tests/runtime/processes",
     "runtime/journal/judgement.py": "tests/runtime/frontend",  # the ledger's table of refusals
     "runtime/journal/reader.py": "tests/runtime/journal",

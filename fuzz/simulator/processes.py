@@ -301,7 +301,7 @@ class Programs:
         self, process: SimProcess, init: FrontendInit, journal_fd: int, control: ControlChannel
     ) -> AsyncIterator[FrontendHome]:
         """As `open_frontend_home`; streams are adopted by `SimResponses`."""
-        settings, me = self.settings, Peer("frontend", init.rank, init.term)
+        settings, me = self.settings, Peer("frontend", init.rank, init.epoch)
         hub = self.network.open_hub(me)
         process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
         frontend = make_frontend(

@@ -60,12 +60,12 @@ class World:
         raise Violation(self.scene.broken)
 
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
-        await nursery.start(self.scene.root.engines.run)
-        await nursery.start(self.scene.root.frontends.run)
+        await nursery.start(self.scene.root.engines.processes.run)
+        await nursery.start(self.scene.root.frontends.processes.run)
         if self.scene.has_forms:
-            await nursery.start(self.scene.root.forms.run)
+            await nursery.start(self.scene.root.forms.processes.run)
         with trio.move_on_after(BOOT_S) as patience:
-            await self.scene.root.frontends.wait_serving()
+            await self.scene.root.frontends.connections.wait_serving()
             if self.scene.setup.waits_for_all:
                 await judge.wait_settled()
         if patience.cancelled_caught:

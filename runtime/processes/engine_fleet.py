@@ -6,18 +6,15 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import msgspec
 import trio
 
 from ...engine.batch_table import read_batches, read_forms, table_bytes
-from ...engine.block_names import drop_names
 from ...engine.config import EngineSettings, worker_module_ahead
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
-from ...engine.place_memory import PlaceMemory, open_memory_of_places
 from ...nurseries.processes.watched import Watched
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -26,15 +23,11 @@ from ..events import ChildFailed, EngineDiffers, RequestRefused
 from ..messages import EngineMembership
 from .child_end import ChildEnd, EndKind
 from .child_process import BecameFailing, BecameReady, Gone, Said, Suspected, WorkerHung
+from .estate import EngineEstate
 from .launcher import ChildKind
 from .membership import EngineDirectory, FrontendDirectory
-from .process_supervisor import (
-    ChildStart,
-    FleetParts,
-    GivenUp,
-    PlaceEvent,
-    ProcessSupervisor,
-)
+from .place import GivenUp, PlaceEvent
+from .process_supervisor import FleetParts, ProcessSupervisor
 from .quarantine import Quarantine
 
 # By name, not by import: what an engine is made of is not this process's business.
@@ -57,8 +50,6 @@ class EngineFleet:
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    # By rank; a successor finds what was there. Empty before `run`.
-    _memory: list[PlaceMemory] = attrs.field(factory=list, init=False)
     # Set when the first engine is ready: from then on a refusal is an outage, not a wrong command.
     ready_once: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Of the engine that was ready last.
@@ -79,6 +70,7 @@ class EngineFleet:
             ),
             count=settings.engines,
             parts=self.parts,
+            estates=(EngineEstate(),),
             spares_count=settings.spare_engines,
         )
 
@@ -97,17 +89,9 @@ class EngineFleet:
             return ()  # it is not known what that one has
         return (worker_module_ahead(self.settings.engine),)
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `engines`: see `ProcessSupervisor.run`.
-
-        Raises also `OSError` where there are no descriptors. The engines' memory goes with it.
-        """
-        with open_memory_of_places(self.settings.engines) as self._memory:
-            await self.processes.run(task_status=task_status)
-
     # ---- as the owner of its places
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         """A new epoch of an engine: listed from before its spawn."""
         self.on_membership(self.directory.handle_starting(rank, epoch))
         init = EngineInit(
@@ -117,8 +101,7 @@ class EngineFleet:
             settings=self.settings_of(rank),
             membership=self.frontends.snapshot(),
         )
-        fds = self._memory[rank].fds if self._memory else ()
-        return ChildStart(msgspec.msgpack.encode(init), fds)
+        return msgspec.msgpack.encode(init)
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """An engine takes requests, or is going: frontends hear of it, and end or move streams.
@@ -157,8 +140,6 @@ class EngineFleet:
 
     def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
         """Declare an engine failed; the others serve on, if there are."""
-        if self._memory:
-            os.ftruncate(self._memory[rank].cache, 0)
         stuck = end.cause if end.kind is EndKind.STUCK else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.processes.any_left()
@@ -191,11 +172,8 @@ class EngineFleet:
 
         If the engine's own process ended while a grammar was at work in it, that form is, alone.
 
-        Those of two steps that were in flight died together: which of them is not known. What is
-        cached may have been written wild: the next engine finds none of it.
+        Those of two steps that were in flight died together: which of them is not known.
         """
-        if self._memory:
-            drop_names(self._memory[rank].names)
         rows = self.settings.engine.max_num_seqs
         positions = read_forms(event.table, rows) if event.is_itself else {}
         for batch in [] if positions else read_batches(event.table, rows):

@@ -6,8 +6,8 @@ process to start; forms that come before it do. Embedded, the caller's process h
 """
 
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import attrs
 import msgspec
@@ -20,13 +20,8 @@ from ..events import ChildFailed
 from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
 from .child_process import BecameReady, ChildProcess, Said
 from .launcher import ChildKind
-from .process_supervisor import (
-    ChildStart,
-    FleetParts,
-    GivenUp,
-    PlaceEvent,
-    ProcessSupervisor,
-)
+from .place import GivenUp, PlaceEvent
+from .process_supervisor import FleetParts, ProcessSupervisor
 
 # By name, not by import: what checks forms is not this process's business.
 FORM_MODULE = "triolet.runtime.forms.form_process"
@@ -64,10 +59,6 @@ class FormFleet:
             gives_up_served=False,
         )
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `forms`: see `ProcessSupervisor.run`."""
-        await self.processes.run(task_status=task_status)
-
     def link(self, rank: int) -> None:
         """A new life of this frontend is ready: connect it with its form process, if that is."""
         child = self.processes.ready.get(rank)
@@ -88,9 +79,9 @@ class FormFleet:
 
     # ---- as the owner of its places
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         """A form process begins; its frontend gets a link when it is ready."""
-        return ChildStart(msgspec.msgpack.encode(FormsInit(rank, epoch)))
+        return msgspec.msgpack.encode(FormsInit(rank, epoch))
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """A form process takes links, says what it does while it is watched, or is given up.
@@ -106,6 +97,26 @@ class FormFleet:
                     self.on_watched(message.text)
             case GivenUp(end):
                 self.parts.on_event(ChildFailed(f"forms {rank}", end.reason))
+
+
+@attrs.frozen
+class FormLinks:
+    """Form processes as an estate of frontends: each life is linked with the one of its rank."""
+
+    forms: FormFleet
+
+    def open(self, count: int) -> AbstractContextManager[object]:
+        """Nothing: a fleet of its own has them."""
+        return nullcontext()
+
+    def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
+        """Nothing: a link is passed when both ends are ready."""
+        return {}
+
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """A new life of a frontend takes links."""
+        if isinstance(event, BecameReady):
+            self.forms.link(rank)
 
 
 def link_frontend(frontends: ProcessSupervisor, rank: int, end: socket.socket) -> None:

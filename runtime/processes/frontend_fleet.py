@@ -4,21 +4,18 @@ A frontend that has served is never given up: its streams and connections wait f
 Their module is given by name, since this floor imports nothing of HTTP.
 """
 
-import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
 import msgspec
 import trio
 
-from ...engine.errors import BootRefused
-from ...engine.messages import Drain, FrontendMembership
-from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
+from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
-from ...nurseries.tasks.changes import Changes
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import ControlCallRefused, NoFrontendLeft
@@ -33,6 +30,7 @@ from ..messages import (
     FrontendInit,
     FrontendLoad,
     FrontendReady,
+    FrontendStates,
     HandOver,
     RootCall,
     RootReply,
@@ -40,63 +38,91 @@ from ..messages import (
 )
 from .child_end import ChildEnd, EndKind
 from .child_process import BecameFailing, BecameReady, ChildProcess, Gone, Said, Suspected
-from .connection_balancer import ConnectionBalancer
+from .connection_dispatcher import ConnectionDispatcher
 from .control_server import Answer
 from .doubted_contents import DoubtedContents
-from .frontend_homes import FrontendHomes
+from .estate import Estate, FrontendCounters
+from .frontend_journals import FrontendJournals
 from .held_connections import HeldConnections
 from .launcher import ChildKind
 from .membership import FrontendDirectory, deliver
-from .process_supervisor import (
-    ChildStart,
-    FleetParts,
-    GivenUp,
-    PlaceEvent,
-    ProcessSupervisor,
-)
-from .unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
+from .place import GivenUp, PlaceEvent
+from .process_supervisor import FleetParts, ProcessSupervisor
 
-# A control socket holds some hundred messages: who takes none for so long hangs; another serves.
-PASS_TIMEOUT_S = 2.0
-# Calls between frontends that wait for a control socket, each with a response; out of the air.
+# Calls that wait for a control socket, each with a response; out of the air.
 RELAYS_MAX = 256
+# A control socket holds some hundred messages: who takes none for so long hangs.
+SEND_TIMEOUT_S = 2.0
+
+
+@attrs.define(eq=False)
+class RelayedCalls:
+    """Calls of the frontends that are `processes`; `answer` is the root's to an operator."""
+
+    processes: ProcessSupervisor
+    answer: Answer
+    _waiting: int = attrs.field(default=0, init=False)
+
+    def handle(self, rank: int, message: ForeignCall | ForeignReply | RootCall) -> None:
+        """Frontend `rank` calls another, answers one, or asks the root.
+
+        Sent in a task of its own; above a bound not at all.
+        """
+        ready = self.processes.ready
+        if isinstance(message, RootCall):
+            receiver: int | None = rank
+        else:
+            receiver = deliver(message, {each: child.epoch for each, child in ready.items()})
+        if receiver is not None and self._waiting < RELAYS_MAX:
+            self._waiting += 1
+            self.processes.start_task(self._send, ready[receiver], message, name="relayed-call")
+
+    async def _send(
+        self, child: ChildProcess, message: ForeignCall | ForeignReply | RootCall
+    ) -> None:
+        """Send one message; of an operator's question it is the answer that is sent."""
+        try:
+            sent = await self._reply_to(message) if isinstance(message, RootCall) else message
+            await child.send_if_possible(sent, SEND_TIMEOUT_S)
+        finally:
+            self._waiting -= 1
+
+    async def _reply_to(self, call: RootCall) -> RootReply:
+        try:
+            return RootReply(call.call_id, await self.answer(call.question))
+        except ControlCallRefused as refused:
+            return RootReply(call.call_id, "", refused.reason, refused.code)
 
 
 @attrs.define(eq=False)
 class FrontendFleet:
-    """The frontends of one run: `count` processes of `module`.
+    """The frontends of one run: processes of `module`.
 
-    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
+    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT. Journals,
+    slots and counters outlive them, and the `estates` of others.
     """
 
     module: str  # by name, since this floor imports nothing of HTTP
-    count: int
     parts: FleetParts
     settings_text: str
     engines: Callable[[], EngineMembership]
     on_membership: Callable[[FrontendMembership], None]
     answer: Answer  # what the root says to a question of an operator
+    directory: FrontendDirectory = attrs.field(factory=FrontendDirectory)
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
-    on_ready: Callable[[int], None] = lambda rank: None  # a frontend takes orders
-    pass_timeout_s: float = PASS_TIMEOUT_S
-    unavailable_s: float = UNAVAILABLE_AFTER_S
-    directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
-    balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
-    held: HeldConnections = attrs.field(factory=HeldConnections, init=False)
+    estates: Sequence[Estate] = ()
+    journals: FrontendJournals = attrs.field(factory=FrontendJournals, init=False)
     doubted: DoubtedContents = attrs.field(init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    changed: Changes = attrs.field(factory=Changes, init=False)  # see `notify`
-    homes: FrontendHomes = attrs.field(init=False)  # with their journals, beyond each life
-    _counters: CounterMemory | None = attrs.field(default=None, init=False)  # None before `run`
-    _draining: bool = attrs.field(default=False, init=False)
-    _away_s: float = attrs.field(default=math.inf, init=False)  # when the last ready one went
-    _connections: int = attrs.field(default=0, init=False)
-    _relays: int = attrs.field(default=0, init=False)
+    connections: ConnectionDispatcher = attrs.field(init=False)
+    calls: RelayedCalls = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        held = HeldConnections()
+        journals = () if self.settings.journal.disabled else (self.journals,)
+        slots = (held,) if self.settings.takes_over else ()
         self.doubted = DoubtedContents(self.parts.on_event)
-        self.homes = FrontendHomes(self.directory, self.on_membership)
         self.processes = ProcessSupervisor(
             owner=self,
             kind=ChildKind(
@@ -107,103 +133,20 @@ class FrontendFleet:
                 blocked_s=BLOCKED_S,
                 table_bytes=TABLE_BYTES,
             ),
-            count=self.count,
+            count=self.settings.frontends,
             parts=self.parts,
+            estates=(*journals, *slots, FrontendCounters(), *self.estates),
             spares_count=self.settings.spare_frontends,
             preparation=self.settings_text.encode(),
             gives_up_served=False,  # a client may make it die
         )
+        self.connections = ConnectionDispatcher(self.processes, held)
+        self.calls = RelayedCalls(self.processes, self.answer)
 
     @property
     def settings(self) -> RuntimeSettings:
         """The settings of the run."""
         return self.parts.settings
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `frontends`: see `ProcessSupervisor.run`.
-
-        Raises also `OSError` where there are no descriptors. Journals and counters end with it.
-        """
-        try:
-            with open_counter_memory(self.count) as self._counters:
-                await self.processes.run(task_status=task_status)
-        finally:
-            self.held.close()
-            self.homes.close()
-
-    def descriptors(self, rank: int) -> dict[str, int]:
-        """Beside INIT, behind the progress page: those that there are, by name."""
-        folder = self.homes.folder
-        fds = {
-            "journal": self.homes.journal(rank),
-            "lock": None if folder is None else folder.lock_fd,
-            "connections": self.held.memory(rank),
-            "counters": None if self._counters is None else self._counters.fd,
-        }
-        return {name: fd for name, fd in fds.items() if fd is not None}
-
-    def _hold_journal(self, rank: int) -> None:
-        """Make slots and a journal for a rank, where there are none. Raises `BootRefused`."""
-        who = f"frontend {rank}"
-        try:
-            if not self.settings.journal.disabled:
-                self.homes.hold(rank)
-            if self.settings.takes_over:
-                self.held.open_rank(rank)
-        except OSError as error:
-            reason = f"the journal of {who} cannot be made: {error.strerror or error}"
-            raise BootRefused(who, reason) from error
-
-    async def pass_connection(self, fd: int) -> None:
-        """Give an accepted connection to the frontend with the fewest open streams.
-
-        The descriptor stays the caller's. Waits while no frontend is up, but answers its client
-        itself when none was for `unavailable_s`; one that is dead or hangs is passed by. What was
-        sent to one that dies is passed to its successor if it is held, also if it was not read;
-        else its client sees a reset.
-        """
-        while True:
-            rank = self.balancer.choose()
-            if rank is None:
-                with trio.move_on_at(self._away_s + self.unavailable_s) as patience:
-                    await self.changed.wait()
-                if patience.cancelled_caught:
-                    return answer_unavailable(fd)
-                continue
-            child = self.processes.ready[rank]
-            self._connections += 1
-            held = self.held.offer(rank, fd, self._connections)
-            message = self.held.message(self._connections, held)
-            try:
-                await child.send(message, self.pass_timeout_s, [fd])
-                if held is not None:
-                    self.held.handle_taken(rank, held, child.epoch)
-                return None
-            except trio.BrokenResourceError:
-                if self.processes.ready.get(rank) is child:
-                    self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
-            except trio.TooSlowError:
-                if self.processes.ready.get(rank) is child:
-                    self.balancer.handle_not_taken(rank)
-            if held is not None:
-                self.held.handle_not_taken(rank, held)
-
-    async def drain(self) -> None:
-        """Have every frontend accept nothing new, those that are yet to come included."""
-        self._draining = True
-        async with trio.open_nursery() as nursery:
-            for child in self.processes.ready.values():
-                nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s)
-
-    async def wait_drained(self) -> None:
-        """Return when no connection is open, or waits for a successor."""
-        while not self.balancer.is_idle(self.held.ranks()):
-            await self.changed.wait()
-
-    async def wait_serving(self) -> None:
-        """Return when some frontend can send requests to some engine."""
-        while not self.balancer.can_serve():
-            await self.changed.wait()
 
     def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
         """Declare a frontend failed; the others serve on, if there are.
@@ -220,9 +163,7 @@ class FrontendFleet:
         if self.processes.is_stuck(rank):
             end_stuck = partial(self._end_stuck, rank, why)
             self.processes.start_task(end_stuck, name=f"stuck-frontend-{rank}")
-        else:
-            self.held.handle_given_up(rank)
-        self.notify()
+        self.connections.notify()
         self._publish_states()
 
     async def _end_stuck(self, rank: int, reason: str) -> None:
@@ -232,10 +173,9 @@ class FrontendFleet:
         """
         with trio.move_on_after(self.settings.replay.replay_wait_s):
             while self.processes.failed.get(rank) is reason:
-                await self.changed.wait()
+                await self.connections.changed.wait()
         if self.processes.failed.get(rank) is reason:
-            self.held.end_waiting(rank)
-            self.notify()
+            self.connections.end_waiting(rank)
 
     def restart(self, rank: int) -> None:
         """Begin a frontend anew; one that serves may serve out first, but not at a second order.
@@ -243,10 +183,11 @@ class FrontendFleet:
         One whose process hangs in the kernel, and may still write, begins with an empty home.
         """
         if self.processes.is_stuck(rank):
-            self.held.end_waiting(rank)
-            self.homes.lose(rank)
+            self.connections.end_waiting(rank)
+            self.journals.lose(rank)
+            self.on_membership(self.directory.handle_failed(rank))
         child = self.processes.ready.get(rank)
-        if child is not None and self.balancer.handle_leaving(rank):
+        if child is not None and self.connections.balancer.handle_leaving(rank):
             self.processes.start_task(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
         else:
             self._begin_anew(rank)
@@ -255,43 +196,39 @@ class FrontendFleet:
         """Restart a frontend when its connections have ended, at the latest after the grace."""
         with trio.move_on_after(self.settings.times.grace_s):
             order = HandOver() if not self.settings.journal.disabled else Drain()
-            await child.send_if_possible(order, self.pass_timeout_s)
+            await child.send_if_possible(order, self.connections.pass_timeout_s)
             with waiting_for(f"the connections of frontend {rank} to end"):
-                while self.balancer.is_busy(rank):
-                    await self.changed.wait()
+                await self.connections.wait_idle(rank)
         if self.processes.ready.get(rank) is child:
             self._begin_anew(rank)
 
     def _begin_anew(self, rank: int) -> None:
         """Restart a frontend now; with a journal it is killed, so that its next life goes on."""
-        child, is_idle = self.processes.ready.get(rank), self.balancer.is_idle_at(rank)
+        child = self.processes.ready.get(rank)
+        is_idle = self.connections.balancer.is_idle_at(rank)
         if child is not None and (self.settings.journal.disabled or is_idle):
-            self.held.handle_stopping(rank)  # in order, it ends them
+            self.connections.held.handle_stopping(rank)  # in order, it ends them
         elif child is not None:
             child.kill()
         self.processes.restart(rank)
 
     # ---- as the owner of its places
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
-        """A new epoch and term of a frontend, listed when it is READY. Raises `BootRefused`."""
-        self._hold_journal(rank)
-        term, died_ns = self.homes.handle_starting(rank, epoch)
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
+        """A new epoch of a frontend, listed when it is READY."""
         self._publish_states()
-        descriptors = self.descriptors(rank)
         init = FrontendInit(
             run_id=self.parts.run_id,
             rank=rank,
             epoch=epoch,
-            term=term,
             settings=self.settings_text,
             engines=self.engines(),
-            draining=self._draining,
+            draining=self.connections.is_draining,
             descriptors=["progress", *descriptors],
-            died_ns=died_ns,
+            died_ns=self.directory.died_ns(rank),
             doubted=self.doubted.snapshot(),
         )
-        return ChildStart(msgspec.msgpack.encode(init), list(descriptors.values()))
+        return msgspec.msgpack.encode(init)
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """A frontend takes connections, says something, or is going.
@@ -309,88 +246,47 @@ class FrontendFleet:
                 epoch = self.processes.places[rank].epoch
                 if self.doubted.handle_fault(rank, epoch, table):
                     self.processes.excuse({epoch})
-            case BecameFailing():  # it gets no more connections
-                self._handle_failing(rank)
-            case Gone(end):  # its requests are kept for a while, and its connections if held
-                if self._counters is not None:
-                    self._counters.retire(rank)
-                self._handle_failing(rank)
-                self.held.handle_gone(rank, is_own_fault=end.is_own_fault)
-                self.homes.handle_gone(rank, is_own_fault=end.is_own_fault)
+            case BecameFailing():
+                self.connections.handle_failing(rank)
+            case Gone():  # its requests are kept for a while
+                self.connections.handle_failing(rank)
+                self.on_membership(self.directory.handle_gone(rank, time.monotonic_ns()))
                 self._publish_states()
-                self.notify()
+                self.connections.notify()
             case GivenUp(end):
                 self._handle_given_up(rank, end)
 
     def _handle_ready(self, rank: int, child: ChildProcess, where: FrontendReady) -> None:
-        self._away_s = math.inf
-        if where.has_slots:
-            held = self.held.handle_ready(rank, child.epoch)
-            self.balancer.handle_up(rank, passed=len(held))
-            pass_again = partial(self.held.pass_again, rank, child, held, self.pass_timeout_s)
-            self.processes.start_task(pass_again, name=f"takeover-{rank}")
-        else:
-            self.held.handle_given_up(rank)
-            self.balancer.handle_up(rank)
+        self.connections.handle_ready(rank, child, has_slots=where.has_slots)
         child.publish(self.engines())  # some may have come or gone since its INIT
         self._publish_states()
-        if self._draining:  # its INIT may be older than the drain
-            order = partial(child.send_if_possible, Drain(), self.pass_timeout_s)
-            self.processes.start_task(order, name="drain")
-        self.homes.handle_ready(rank, where)
-        self.on_ready(rank)
-        self.notify()
-
-    def _handle_failing(self, rank: int) -> None:
-        self.balancer.handle_gone(rank)
-        if self.balancer.is_empty:
-            self._away_s = min(self._away_s, trio.current_time())
+        endpoints = where.input_endpoint, where.output_endpoint
+        address = FrontendAddress(rank, child.epoch, *endpoints)
+        self.on_membership(self.directory.handle_ready(address))
+        self.connections.notify()
 
     def _handle_message(self, rank: int, message: object) -> None:
         match message:
             case FrontendLoad():
-                self.held.handle_ended(rank, message.ended)
-                self.balancer.handle_load(rank, message)
+                self.connections.handle_load(rank, message)
                 if self.doubted.handle_passed(message.passed):
                     self._publish_states()
-                self.notify()
-            case ForeignCall() | ForeignReply():
-                epochs = {rank: child.epoch for rank, child in self.processes.ready.items()}
-                if (receiver := deliver(message, epochs)) is not None:
-                    self._send_soon(receiver, message, name="foreign-call")
+            case ForeignCall() | ForeignReply() | RootCall():
+                self.calls.handle(rank, message)
             case Watched() | WatchServer():
                 self.on_watch(rank, message)
-            case RootCall():
-                self._send_soon(rank, message, name="root-call")
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
 
+    def states(self) -> FrontendStates:
+        """All frontends, as each of them is told."""
+        processes = self.processes
+        epochs = {rank: child.epoch for rank, child in processes.ready.items()}
+        restarts = {
+            rank: each.lives - 1 for rank, each in enumerate(processes.places) if each.lives
+        }
+        return FrontendStates(epochs, processes.failed, restarts, self.doubted.snapshot())
+
     def _publish_states(self) -> None:
         """To every frontend: those that wait for an answer of another hear of its death so."""
-        states = self.homes.states(self.processes.ready, self.processes.failed)
-        self.processes.publish(attrs.evolve(states, doubted=self.doubted.snapshot()))
-
-    def _send_soon(self, rank: int, message: object, *, name: str) -> None:
-        """Send in a task of its own; above a bound not at all, as who waits has a deadline."""
-        if self._relays < RELAYS_MAX:
-            self._relays += 1
-            self.processes.start_task(self._send, self.processes.ready[rank], message, name=name)
-
-    async def _send(self, child: ChildProcess, message: object) -> None:
-        """Send one message; of an operator's question it is the answer that is sent."""
-        try:
-            if isinstance(message, RootCall):
-                message = await self._reply_to(message)
-            await child.send_if_possible(message, self.pass_timeout_s)
-        finally:
-            self._relays -= 1
-
-    async def _reply_to(self, call: RootCall) -> RootReply:
-        try:
-            return RootReply(call.call_id, await self.answer(call.question))
-        except ControlCallRefused as refused:
-            return RootReply(call.call_id, "", refused.reason, refused.code)
-
-    def notify(self) -> None:
-        """Wake who waits for `changed`: a frontend came, went, or reported its load."""
-        self.changed.notify()
+        self.processes.publish(self.states())

@@ -1,17 +1,19 @@
 """Client connections that outlive their frontend: the root's duplicate of each, and its slot.
 
-The shell over `ConnectionSlots`. While the duplicate is open, the death of a frontend sends its
-clients nothing: the next process of the rank gets the same connections with the same slots, and
-goes on. The kernel ends a connection with its last descriptor, so a duplicate is closed as soon as
-a frontend says that it has ended one, or there is no next process.
+An estate, and the shell over `ConnectionSlots`. While the duplicate is open, the death of a
+frontend sends its clients nothing: the next process of the rank gets the same connections with the
+same slots, and goes on. The kernel ends a connection with its last descriptor, so a duplicate is
+closed as soon as a frontend says that it has ended one, or there is no next process.
 """
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 import trio
 
+from ...engine.errors import BootRefused
 from ...transports.control.passed_fds import close_fds
 from ...transports.takeover.memory import SLOT_CALLS, SlotCalls, map_slots
 from ...transports.takeover.tcp import (
@@ -22,14 +24,16 @@ from ...transports.takeover.tcp import (
     make_countable,
 )
 from ..messages import PassConnection
-from .child_process import ChildProcess
+from .child_end import EndKind
+from .child_process import ChildProcess, Gone
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
+from .place import GivenUp, PlaceEvent
 from .unavailable import end_unavailable
 
 
 @attrs.define(eq=False)
 class HeldConnections:
-    """Of all frontends of one server."""
+    """Connections of all frontends of one server, by rank: see `Estate`."""
 
     calls: SocketCalls = SOCKET_CALLS
     memory_calls: SlotCalls = SLOT_CALLS
@@ -42,18 +46,39 @@ class HeldConnections:
     # The duplicate of each.
     _sockets: dict[HeldConnection, socket.socket] = attrs.field(factory=dict, init=False)
 
-    def open_rank(self, rank: int) -> None:
-        """Make slots for this rank, where there are none. Raises `OSError`."""
-        if rank not in self._memory:
-            self._memory[rank] = self.memory_calls.create(rank)
-            self._slots[rank] = ConnectionSlots()
+    @contextmanager
+    def open(self, count: int) -> Iterator[None]:
+        """Connections that are held at the end are ended."""
+        try:
+            yield
+        finally:
+            for rank in list(self._slots):
+                self.handle_given_up(rank)
+            close_fds(self._memory.values())
+            self._memory.clear()
 
-    def close(self) -> None:
-        """Of all ranks, the connections as well."""
-        for rank in list(self._slots):
-            self.handle_given_up(rank)
-        close_fds(self._memory.values())
-        self._memory.clear()
+    def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
+        """Slots for this rank, made where there are none. Raises `BootRefused`."""
+        if rank not in self._memory:
+            who = f"frontend {rank}"
+            try:
+                self._memory[rank] = self.memory_calls.create(rank)
+            except OSError as error:
+                reason = f"slots for connections of {who} cannot be made: "
+                raise BootRefused(who, reason + (error.strerror or str(error))) from error
+            self._slots[rank] = ConnectionSlots()
+        return {"connections": self._memory[rank]}
+
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """Keep what a process that is gone had, unless none is to come.
+
+        Streams of one that hangs in the kernel wait for the end of that.
+        """
+        match event:
+            case Gone(end):
+                self._handle_gone(rank, is_own_fault=end.is_own_fault)
+            case GivenUp(end) if end.kind is not EndKind.STUCK:
+                self.handle_given_up(rank)
 
     def memory(self, rank: int) -> int | None:
         """The descriptor of the rank's slots, if it has any; it stays ours."""
@@ -124,11 +149,10 @@ class HeldConnections:
         if rank in self._slots:
             self._slots[rank].handle_stopping()
 
-    def handle_gone(self, rank: int, *, is_own_fault: bool) -> None:
-        """The process of this rank has ended: what it had is kept for the next one.
+    def _handle_gone(self, rank: int, *, is_own_fault: bool) -> None:
+        """Not kept is what it had ended, and could not say any more.
 
-        But not what it had ended, and could not say any more. Unless it was its own fault it has
-        died of none of them.
+        Unless it was its own fault it has died of none of them.
         """
         if rank not in self._slots:
             return

@@ -84,23 +84,16 @@ class EngineDirectory:
 class FrontendDirectory:
     """The frontends that engines serve, each in its *home*. One that is gone is unlisted at once.
 
-    Each ownership of a home has a number, its term, which is higher than those of all before it, of
-    whichever home: so requests' attempts, which begin with it, are unique in a whole run.
+    The number under which a process owns its home, its term, is its epoch, and epochs of all
+    processes differ: so requests' attempts, which begin with it, are unique in a whole run.
     """
 
     _frontends: dict[int, FrontendAddress] = attrs.field(factory=dict, init=False)
     _number: int = attrs.field(default=0, init=False)
-    _last_term: int = attrs.field(default=0, init=False)
     # Homes whose frontend is gone and has a successor to come.
     _awaited: set[int] = attrs.field(factory=set, init=False)
-
-    def handle_starting(self, home: int, at_least: int = 0) -> int:
-        """Another life is to own this home, and none before it any more. Returns its term.
-
-        That of a process is `at_least` its epoch, as epochs grow through all runs of a journal.
-        """
-        self._last_term = max(self._last_term + 1, at_least)
-        return self._last_term
+    # {home: when its last frontend was gone, by CLOCK_MONOTONIC}
+    _died_ns: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def handle_ready(self, address: FrontendAddress) -> FrontendMembership:
         """A frontend has bound its sockets."""
@@ -109,8 +102,9 @@ class FrontendDirectory:
         self._number += 1
         return self.snapshot()
 
-    def handle_gone(self, home: int) -> FrontendMembership:
+    def handle_gone(self, home: int, now_ns: int) -> FrontendMembership:
         """The frontend of this home is gone; engines keep its requests for a successor."""
+        self._died_ns[home] = now_ns
         if self._frontends.pop(home, None) is not None:
             self._awaited.add(home)
         self._number += 1
@@ -122,6 +116,10 @@ class FrontendDirectory:
         self._awaited.discard(home)
         self._number += 1
         return self.snapshot()
+
+    def died_ns(self, home: int) -> int:
+        """When the last frontend of this home was gone, by CLOCK_MONOTONIC; 0 if none was."""
+        return self._died_ns.get(home, 0)
 
     def snapshot(self) -> FrontendMembership:
         """All frontends as they are now."""

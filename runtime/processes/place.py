@@ -21,6 +21,27 @@ import attrs
 
 from ...nurseries.tasks.supervision_policy import Escalate, SupervisionPolicy
 from .child_end import ChildEnd, EndKind
+from .child_process import (
+    BecameFailing,
+    BecameReady,
+    Gone,
+    Said,
+    Suspected,
+    WorkerHung,
+)
+
+
+@attrs.frozen
+class GivenUp:
+    """The place is restarted no more unless it is revived: `end` is that of its last life.
+
+    After `EndKind.STUCK` it is revived by itself, when what hangs in the kernel is gone.
+    """
+
+    end: ChildEnd
+
+
+PlaceEvent = BecameReady | Said | WorkerHung | Suspected | BecameFailing | Gone | GivenUp
 
 
 class State(enum.Enum):
@@ -49,14 +70,16 @@ MOVES: dict[str, frozenset[State]] = {
 class FleetPlace:
     """One place, whose present life is `epoch`; 0 before the first.
 
-    `is_up` says whether that life was READY and has not ended; `has_served` whether any was: from
-    then on a refusal is an outage, not a wrong command. `why` says why the place is given up.
+    `lives` counts them. `is_up` says whether the present one was READY and has not ended;
+    `has_served` whether any was: from then on a refusal is an outage, not a wrong command. `why`
+    says why the place is given up.
     """
 
     name: str
     policy: SupervisionPolicy
     state: State = attrs.field(default=State.WAITING, init=False)
     epoch: int = attrs.field(default=0, init=False)
+    lives: int = attrs.field(default=0, init=False)
     due_s: float = attrs.field(default=0.0, init=False)
     is_up: bool = attrs.field(default=False, init=False)
     has_served: bool = attrs.field(default=False, init=False)
@@ -78,6 +101,7 @@ class FleetPlace:
         self._check("starting")
         assert epoch > self.epoch, "epochs grow"
         self.state, self.epoch = State.STARTING, epoch
+        self.lives += 1
         self.policy.handle_starting(self.name, epoch)
 
     def handle_ready(self, now: float) -> None:

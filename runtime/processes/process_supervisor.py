@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
@@ -30,19 +31,10 @@ from ..config import RuntimeSettings
 from ..control.calls import EngineState, Place, PlaceState, Role
 from ..events import ChildFailed, ChildReady, OnEvent
 from .child_end import ChildEnd, ChildLost, EndKind, end_of
-from .child_process import (
-    BecameFailing,
-    BecameReady,
-    ChildEvent,
-    ChildProcess,
-    Gone,
-    Launched,
-    Said,
-    Suspected,
-    WorkerHung,
-)
+from .child_process import BecameFailing, BecameReady, ChildEvent, ChildProcess, Gone, Launched
+from .estate import Estate
 from .launcher import ChildKind, ChildPlan, ChildTimes, run_child_process
-from .place import FleetPlace, State
+from .place import FleetPlace, GivenUp, PlaceEvent, State
 from .reported_workers import Remains
 
 # Variables of a role beside those that any child inherits: frontends export spans.
@@ -51,32 +43,14 @@ _VARIABLES: dict[str, tuple[str, ...]] = {"frontend": ("OTEL_", "SSL_CERT_")}
 RunChild = Callable[[ChildPlan], Awaitable[None]]
 
 
-@attrs.frozen
-class GivenUp:
-    """The place is restarted no more unless it is revived: `end` is that of its last life.
-
-    After `EndKind.STUCK` it is revived by itself, when what hangs in the kernel is gone.
-    """
-
-    end: ChildEnd
-
-
-PlaceEvent = BecameReady | Said | WorkerHung | Suspected | BecameFailing | Gone | GivenUp
-
-
-@attrs.frozen
-class ChildStart:
-    """What a new life begins with: its INIT, and descriptors that stay the fleet's."""
-
-    init: bytes
-    fds: Sequence[int] = ()
-
-
 class PlaceOwner(Protocol):
     """What a fleet decides about its places; called in the loop, must not block."""
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
-        """A life is about to be launched. Raises `BootRefused` if it cannot be."""
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
+        """A life is about to be launched. Returns its INIT.
+
+        `descriptors` names what estates pass beside it, behind the progress page.
+        """
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """Something happened in the place of this rank. May raise at `GivenUp`."""
@@ -129,6 +103,7 @@ class ProcessSupervisor:
     kind: ChildKind
     count: int
     parts: FleetParts
+    estates: Sequence[Estate] = ()
     spares_count: int = 0
     preparation: bytes = b""  # of the fork server: see `run_child`
     gives_up_served: bool = True
@@ -259,21 +234,22 @@ class ProcessSupervisor:
     # ---- background tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `engines` or `frontends`: keep every rank up; never returns.
+        """Background task of a fleet: keep every rank up; never returns.
 
-        Raises what the owner raises when a rank is given up.
+        Raises what the owner raises when a rank is given up; `OSError` where there is no memory or
+        descriptor for an estate.
         Cancellation: every process is stopped by the ladder, all at once, and reaped.
         """
-        try:
+        with ExitStack() as opened:
+            for estate in self.estates:
+                opened.enter_context(estate.open(self.count))
+            opened.callback(self._close_all_remains)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self.spares.start_first(nursery)
                 for rank in range(self.count):
                     start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
                 task_status.started()
-        finally:
-            for rank in list(self._remains):
-                self._close_remains(rank)
 
     async def _supervise(self, rank: int) -> None:
         """Run one rank again and again, as its place decides; given up, it may be revived."""
@@ -303,7 +279,7 @@ class ProcessSupervisor:
     async def _wait_revival(self, rank: int, end: ChildEnd) -> None:
         """Return when an operator revives this rank, or what hangs in the kernel is gone."""
         try:
-            self.owner.handle(rank, GivenUp(end))
+            self._tell(rank, GivenUp(end))
             with trio.CancelScope() as self._scopes[rank]:
                 for remains in self._remains.get(rank, ()):
                     await remains.wait_gone(self.parts.kernel)
@@ -328,19 +304,22 @@ class ProcessSupervisor:
         # Before the owner begins anything: from there on what is begun is ended by the child.
         spare = await self.spares.take()
         try:
-            start = self.owner.handle_starting(rank, epoch)
+            fds: dict[str, int] = {}
+            for estate in self.estates:
+                fds.update(estate.handle_starting(rank, epoch))
+            place.handle_starting(epoch)
+            init = self.owner.handle_starting(rank, epoch, list(fds))
         except BaseException:
             if spare is not None:
                 await self._end_unused(place.name, spare)
             raise
-        place.handle_starting(epoch)
         await self.parts.run_child(
             ChildPlan(
                 kind=self.kind,
                 rank=rank,
                 epoch=epoch,
-                init=start.init,
-                fds=start.fds,
+                init=init,
+                fds=list(fds.values()),
                 report=partial(self._handle, rank, began_s),
                 on_event=self.parts.on_event,
                 times=self.parts.times,
@@ -356,7 +335,7 @@ class ProcessSupervisor:
             pass
 
     def _handle(self, rank: int, began_s: float, event: ChildEvent) -> None:
-        """An event of the present life of this rank: into the books, then to the owner."""
+        """An event of the present life of this rank: into the books, then to who has it."""
         place, now = self.places[rank], trio.current_time()
         match event:
             case Launched(child):
@@ -373,10 +352,19 @@ class ProcessSupervisor:
                 self._children.pop(rank, None)
                 self.parts.readiness.handle_starting(place.name)
                 event = Gone(place.handle_gone(end))
-        self.owner.handle(rank, event)
+        self._tell(rank, event)
         if isinstance(event, BecameReady):
             self.parts.readiness.handle_ready(place.name)
             self.parts.on_event(ChildReady(place.name, place.epoch, now - began_s))
+
+    def _tell(self, rank: int, event: PlaceEvent) -> None:
+        for estate in self.estates:
+            estate.handle(rank, event)
+        self.owner.handle(rank, event)
+
+    def _close_all_remains(self) -> None:
+        for rank in list(self._remains):
+            self._close_remains(rank)
 
     def _close_remains(self, rank: int) -> None:
         for remains in self._remains.pop(rank, ()):

@@ -41,7 +41,7 @@ from ..messages import WatchServer
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
-from .form_fleet import FORM_MODULE, FormFleet, link_frontend
+from .form_fleet import FORM_MODULE, FormFleet, FormLinks, link_frontend
 from .frontend_fleet import FrontendFleet
 from .homes.journal_folder import open_journal_folder
 from .membership import FrontendDirectory
@@ -120,36 +120,36 @@ class Root:
             kernel=self.kernel,
             chance=self.chance,
         )
+        directory = FrontendDirectory()
         self.engines = self.make_engines(
             parts=parts,
-            frontends=FrontendDirectory(),
+            frontends=directory,
             on_membership=lambda membership: self.frontends.processes.publish(membership),
             on_watched=lambda text: self.watch.handle_said(text),
             module=plan.engine_module,
         )
+        self.forms = FormFleet(
+            count=plan.settings.frontends,
+            parts=parts,
+            on_link=lambda rank, end: link_frontend(self.frontends.processes, rank, end),
+            on_watched=lambda text: self.watch.handle_said(text),
+            module=plan.forms_module,
+        )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
-            count=plan.settings.frontends,
             parts=parts,
             settings_text=plan.frontend_settings,
             engines=self.engines.directory.snapshot,
             on_membership=self.engines.processes.publish,
             answer=self._answer,
+            directory=directory,
             on_watch=self._handle_watch,
-            on_ready=lambda rank: self.forms.link(rank),
+            estates=(FormLinks(self.forms),),
         )
-        self.forms = FormFleet(
-            count=plan.settings.frontends,
-            parts=parts,
-            on_link=partial(link_frontend, self.frontends.processes),
-            on_watched=lambda text: self.watch.handle_said(text),
-            module=plan.forms_module,
-        )
-        self.engines.frontends = self.frontends.directory
         self.watch = ServerWatch(
             {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
             self._fleets,
-            self.frontends.balancer.open_streams,
+            self.frontends.connections.balancer.open_streams,
         )
         self._views = FrontendViews(self.watch, self.frontends.processes)
 
@@ -190,7 +190,7 @@ class Root:
 
     def _epochs(self) -> Iterator[int]:
         """Numbers of this run's processes; with journals on disk of all runs'."""
-        journals = self.frontends.homes.folder
+        journals = self.frontends.journals.folder
         yield from itertools.count(1) if journals is None else journals.numbers()
 
     @asynccontextmanager
@@ -202,7 +202,7 @@ class Root:
             return
         path = pathlib.Path(settings.journal.folder)
         opening = open_journal_folder(path, model=settings.model_name, frontends=settings.frontends)
-        async with opening as self.frontends.homes.folder:
+        async with opening as self.frontends.journals.folder:
             yield
 
     async def _start(
@@ -211,16 +211,18 @@ class Root:
         control = partial(serve_control, folder, self._answer, self.watch.view)
         await start_service(nursery, control, name="control-server", waits_for="questions")
         await start_service(nursery, self.watch.run, name="watch")
-        await start_service(nursery, self.engines.run, name="engines")
-        if self.frontends.homes.folder is not None and self.frontends.homes.folder.is_used:
+        await start_service(nursery, self.engines.processes.run, name="engines")
+        if self.frontends.journals.folder is not None and self.frontends.journals.folder.is_used:
             # What is unfinished waits only so long for an engine, and for its clients.
             with waiting_for("an engine"):
                 await self.engines.ready_once.wait()
-        await start_service(nursery, self.frontends.run, name="frontends")
+        await start_service(nursery, self.frontends.processes.run, name="frontends")
         with waiting_for("a frontend with an engine"):
-            await self.frontends.wait_serving()
+            await self.frontends.connections.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
-        await start_service(nursery, self.forms.run, name="forms")  # last: no start waits for it
+        await start_service(
+            nursery, self.forms.processes.run, name="forms"
+        )  # last: no start waits for it
         for fleet in (self.engines, self.frontends):
             fleet.processes.start_spares()
 
@@ -244,15 +246,15 @@ class Root:
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
             with connection:
-                await self.frontends.pass_connection(connection.fileno())
+                await self.frontends.connections.pass_connection(connection.fileno())
 
     async def drain(self) -> None:
         """Accept nothing new, serve out what is open, at most for the grace time."""
         grace_s = self.plan.settings.times.grace_s
-        self.on_event(Draining(self.frontends.balancer.open_streams(), grace_s))
-        await self.frontends.drain()
+        self.on_event(Draining(self.frontends.connections.balancer.open_streams(), grace_s))
+        await self.frontends.connections.drain()
         with trio.move_on_after(grace_s), waiting_for("open streams to end"):
-            await self.frontends.wait_drained()
+            await self.frontends.connections.wait_drained()
 
     def any_failed(self) -> bool:
         """Whether an engine or frontend is given up; the exit code says so."""
@@ -306,7 +308,7 @@ class Root:
         engines, frontends = self.engines.processes, self.frontends.processes
         return ServerPlaces(
             [fleet.place(rank) for fleet in (engines, frontends) for rank in range(fleet.count)],
-            is_linked=self.frontends.balancer.is_linked(len(engines.ready)),
+            is_linked=self.frontends.connections.balancer.is_linked(len(engines.ready)),
             restart_s=sum(attrs.astuple(settings.times.ladder))
             + settings.times.grace_s
             + settings.engine.boot_timeout_s,
@@ -338,7 +340,7 @@ class Root:
             facts={
                 "run": self.run_id,
                 "model": self.plan.settings.model_name,
-                "open streams": self.frontends.balancer.open_streams(),
+                "open streams": self.frontends.connections.balancer.open_streams(),
                 **self._failed(),
             },
             tasks=task_tree(),

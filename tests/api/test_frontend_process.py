@@ -102,7 +102,6 @@ class FakeRoot:
             run_id=f"test-{os.urandom(4).hex()}",
             rank=0,
             epoch=1,
-            term=1,
             settings=settings,
             engines=engines,
             **init,

@@ -93,7 +93,7 @@ async def process_engine(folder: pathlib.Path, workers: int) -> AsyncIterator[Ca
     )
     async with hub as channel, running(channel):
         directory.handle_ready(FrontendAddress(ME.rank, ME.epoch, *channel.endpoints))
-        async with open_service(fleet.run, name="engines"):
+        async with open_service(fleet.processes.run, name="engines"):
             caller = Caller(channel, Peer("engine", 0, 2))
             with trio.fail_after(DEADLINE_S):
                 await caller.until(lambda: caller.resynced > 0)

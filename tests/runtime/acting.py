@@ -18,6 +18,7 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.events import RunEvent
+from triolet.runtime.processes.child_end import ChildEnd, EndKind
 from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
@@ -90,6 +91,10 @@ class EngineBed:
         self.fleet = acting_fleet(self.settings, self.diary)
 
 
+FAULT = ChildEnd(EndKind.FAULT, "died")
+KILLED = ChildEnd(EndKind.KILLED, "was killed")
+
+
 def change_parts(fleet: EngineFleet | FrontendFleet, **changes: Any) -> None:
     """Give a fleet that does not run yet other parts, or settings."""
     fleet.parts = fleet.processes.parts = attrs.evolve(fleet.parts, **changes)
@@ -99,7 +104,7 @@ def change_parts(fleet: EngineFleet | FrontendFleet, **changes: Any) -> None:
 async def running(fleet: EngineFleet | FrontendFleet) -> AsyncIterator[None]:
     """Run a fleet during the block, which must not last; nothing of it is left then."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(fleet.run, name="fleet"):
+        async with open_service(fleet.processes.run, name="fleet"):
             yield
 
 

@@ -202,17 +202,17 @@ def accepted() -> Iterator[tuple[socket.socket, socket.socket]]:
 def hold_and_end(client: socket.socket, server: socket.socket) -> None:
     """One connection offered twice, as to two frontends, one of which has ended it."""
     held = HeldConnections()
-    with suppress(OSError):
-        held.open_rank(0)
-    held.handle_ready(0, 1)
-    offered = [held.offer(0, server.fileno(), number) for number in range(2)]
-    taken = [each for each in offered if each is not None]
-    for each in taken:
-        held.handle_taken(0, each, 1)
-    client.sendall(b"question")
-    assert server.recv(100) == b"question", "held or not, it is served"
-    held.handle_ended(0, [each.slot for each in taken[:1]])
-    held.close()
+    with held.open(1):
+        with suppress(BootRefused):
+            held.handle_starting(0, 1)
+        held.handle_ready(0, 1)
+        offered = [held.offer(0, server.fileno(), number) for number in range(2)]
+        taken = [each for each in offered if each is not None]
+        for each in taken:
+            held.handle_taken(0, each, 1)
+        client.sendall(b"question")
+        assert server.recv(100) == b"question", "held or not, it is served"
+        held.handle_ended(0, [each.slot for each in taken[:1]])
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)

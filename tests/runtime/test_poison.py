@@ -115,7 +115,7 @@ async def open_bed(
                 open_frontend_services(channel, runtime.client),
                 open_service(fleet.processes.run, name="engines"),
                 open_service(forms.run, name="form-checks"),
-                open_service(form_fleet.run, name="forms"),
+                open_service(form_fleet.processes.run, name="forms"),
             ):
                 yield Bed(runtime, fleet, diary)
 

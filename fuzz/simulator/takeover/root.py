@@ -23,6 +23,8 @@ from ....runtime.journal.journal import Journal
 from ....runtime.journal.reader import read_journal
 from ....runtime.journal.writer import JournalWriter
 from ....runtime.messages import PassConnection
+from ....runtime.processes.child_end import ChildEnd, EndKind
+from ....runtime.processes.child_process import Gone
 from ....runtime.processes.connection_slots import ConnectionSlots
 from ....runtime.processes.held_connections import HeldConnections
 from ....runtime.runtime import Runtime
@@ -76,7 +78,7 @@ class SimRoot:
 
     async def run(self) -> None:
         """Task: one life after the other; the last is left alone."""
-        self.held.open_rank(0)
+        self.held.handle_starting(0, 1)
         self.held._slots[0] = ConnectionSlots(self.count)
         for number, death in enumerate(chain(self.deaths, repeat(Death(effects=2**40))), 1):
             life = SimLife(number, self.kernel, self.note, death.effects, death.is_torn)
@@ -91,7 +93,7 @@ class SimRoot:
                 self.present = None
                 nursery.cancel_scope.cancel("it is dead")
             # It crashed: kills from outside count toward nothing.
-            self.held.handle_gone(0, is_own_fault=True)
+            self.held.handle(0, Gone(ChildEnd(EndKind.FAULT, "crashed")))
 
     async def _pass_again(self, serving: "ServingLife") -> None:
         await serving.ready.wait()
@@ -115,7 +117,7 @@ class SimRoot:
         serving.life.die()
 
     async def connect(self, connection: SimTcp) -> None:
-        """As `FrontendFleet.pass_connection`: to who is there, or comes."""
+        """As `ConnectionDispatcher.pass_connection`: to who is there, or comes."""
         fd = self.kernel.open(connection, self)
         while self.present is None:
             await self._came.wait()

@@ -99,7 +99,7 @@ async def open_bed() -> AsyncIterator[Bed]:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with (
             open_service(client.run, name="form-checks"),
-            open_service(fleet.run, name="forms"),
+            open_service(fleet.processes.run, name="forms"),
         ):
             yield Bed(fleet, client, diary)
 

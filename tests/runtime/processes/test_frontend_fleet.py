@@ -8,8 +8,9 @@ import select
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -17,8 +18,6 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
-from triolet.nurseries.processes.counter_page import open_counter_page
-from triolet.nurseries.processes.counter_slot import COUNTER, GAUGE, Name
 from triolet.runtime.config import JournalSettings, RuntimeTimes
 from triolet.runtime.control.calls import ControlQuestion
 from triolet.runtime.errors import NoFrontendLeft
@@ -30,6 +29,7 @@ from triolet.runtime.events import (
     ChildStopped,
 )
 from triolet.runtime.messages import EngineMembership
+from triolet.runtime.processes.connection_dispatcher import ConnectionDispatcher
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 from triolet.runtime.processes.homes.journal_folder import open_journal_folder
 from triolet.runtime.processes.process_supervisor import FleetParts
@@ -59,19 +59,30 @@ class Bed:
     acts: tuple[list[str], ...]
     diary: Diary = attrs.field(factory=Diary)
     engines: EngineMembership = attrs.field(factory=lambda: EngineMembership(4, []))
+    changes: dict[str, Any] = attrs.field(factory=dict)  # of settings
     fleet: FrontendFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        settings = attrs.evolve(acting_settings(["none"]), frontends=len(self.acts), **self.changes)
         self.fleet = FrontendFleet(
             module=ACTING_FRONTEND,
-            count=len(self.acts),
-            parts=FleetParts(acting_settings(["none"]), self.diary, run_id="r"),
+            parts=FleetParts(settings, self.diary, run_id="r"),
             settings_text=json.dumps(dict(enumerate(self.acts))),
             engines=lambda: self.engines,
             on_membership=self.diary,
             answer=no_answer,
-            pass_timeout_s=0.5,
         )
+        self.connections.pass_timeout_s = 0.5
+
+    @property
+    def connections(self) -> ConnectionDispatcher:
+        """Of its frontends."""
+        return self.fleet.connections
+
+    def passes(self, rank: int) -> Mapping[str, int]:
+        """What the next life of a rank is given."""
+        estates = self.fleet.processes.estates
+        return {k: fd for each in estates for k, fd in each.handle_starting(rank, 0).items()}
 
     def kill(self, rank: int) -> None:
         """Kill it; nobody has noticed when this returns."""
@@ -82,7 +93,7 @@ class Bed:
     async def passed(self) -> str:
         """Pass one connection; "RANK EPOCH" of who took it."""
         with connection() as (client, server):
-            await self.fleet.pass_connection(server.fileno())
+            await self.connections.pass_connection(server.fileno())
             server.close()
             return await answer_of(client)
 
@@ -110,8 +121,8 @@ async def open_bed(*acts: list[str]) -> AsyncIterator[Bed]:
 async def test_a_connection_goes_to_a_frontend_by_its_descriptor() -> None:
     async with open_bed(["ready"]) as bed:
         assert await bed.passed() == "0 1"  # it waited for the frontend to be up
-        await bed.fleet.wait_serving()
-        await bed.fleet.wait_drained()
+        await bed.connections.wait_serving()
+        await bed.connections.wait_drained()
 
 
 async def test_connections_spread() -> None:
@@ -139,31 +150,12 @@ async def test_restarts_are_counted_and_when_the_last_life_ended_is_known() -> N
     began_ns = time.monotonic_ns()
     async with open_bed(["ready"]) as bed:
         await bed.diary.wait_for(ChildReady)
-        homes, processes = bed.fleet.homes, bed.fleet.processes
-        assert homes.states(processes.ready, {}).restarts == {0: 0}
+        assert bed.fleet.states().restarts == {0: 0}
         bed.kill(0)
         assert await bed.passed() == "0 2"
-        assert homes.states(processes.ready, {}).restarts == {0: 1}
-        _, died_ns = homes.handle_starting(0, 9)
-        assert began_ns < died_ns < time.monotonic_ns()
-        assert homes.handle_starting(1, 10)[1] == 0
-
-
-async def test_what_frontends_count_outlives_them_and_gauges_do_not() -> None:
-    done: Name = (COUNTER, "done")
-    active: Name = (GAUGE, "active")
-    async with open_bed(["ready"], ["ready"]) as bed:
-        await bed.diary.wait_for(ChildReady, 2)
-        fds = [bed.fleet.descriptors(rank)["counters"] for rank in (0, 1)]
-        with (  # in the place of both
-            open_counter_page(fds[0], 0, 1, {done: 3, active: 1}),
-            open_counter_page(fds[1], 1, 1, {done: 4, active: 1}) as page,
-        ):
-            assert page.total() == {done: 7, active: 2}
-            bed.kill(0)
-            await bed.diary.wait_for(ChildReady, 3)
-            assert page.total() == {done: 7, active: 1}
-            assert bed.fleet.descriptors(0)["counters"] == fds[0]
+        assert bed.fleet.states().restarts == {0: 1}
+        assert began_ns < bed.fleet.directory.died_ns(0) < time.monotonic_ns()
+        assert bed.fleet.directory.died_ns(1) == 0
 
 
 async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:
@@ -179,7 +171,7 @@ async def test_one_that_hangs_is_passed_by() -> None:
         await bed.diary.wait_for(ChildReady, 2)
         await fill(bed.fleet.processes.ready[0])
         assert {await bed.passed() for _ in range(4)} <= {"1 1", "1 2"}
-        await bed.fleet.wait_drained()  # what it did not take is not counted as under way
+        await bed.connections.wait_drained()  # what it did not take is not counted as under way
 
 
 async def test_one_frontend_asks_another() -> None:
@@ -222,7 +214,7 @@ async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
     drained = trio.Event()
 
     async def wait_drained() -> None:
-        await bed.fleet.wait_drained()
+        await bed.connections.wait_drained()
         drained.set()
 
     async with open_bed(["keep"], ["ready"], ["deaf"]) as bed:
@@ -230,17 +222,17 @@ async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
         await fill(bed.fleet.processes.ready[2])
         with connection() as (first, server), connection() as (second, other):
             for client, end in ((first, server), (second, other)):
-                await bed.fleet.pass_connection(end.fileno())
+                await bed.connections.pass_connection(end.fileno())
                 end.close()
                 await answer_of(client)
-            while bed.fleet.balancer.open_streams():  # under way: none has been reported yet
-                await bed.fleet.changed.wait()
+            while bed.connections.balancer.open_streams():  # under way: none has been reported yet
+                await bed.connections.changed.wait()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_drained)
                 for _ in range(10):
                     await trio.lowlevel.checkpoint()
                 assert not drained.is_set()  # a connection is open, though no stream
-                await bed.fleet.drain()
+                await bed.connections.drain()
                 await drained.wait()
         assert (await facts_of(bed.fleet.processes.ready[1]))["drains"] == 1
 
@@ -250,7 +242,7 @@ async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
         await bed.diary.wait_for(ChildReady)
         assert (await facts_of(bed.fleet.processes.ready[0]))["draining"] == 0
         bed.kill(0)
-        await bed.fleet.drain()
+        await bed.connections.drain()
         await bed.diary.wait_for(ChildReady, 2)
         assert (await facts_of(bed.fleet.processes.ready[0]))["draining"] == 1
 
@@ -258,7 +250,7 @@ async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
 async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
     async with open_bed(["late"]) as bed:
         await bed.diary.wait_for(ChildProgress)  # it has its INIT, which knew of no drain
-        await bed.fleet.drain()
+        await bed.connections.drain()
         os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
         await bed.diary.wait_for(ChildReady)
         while not (facts := await facts_of(bed.fleet.processes.ready[0]))["drains"]:
@@ -322,9 +314,7 @@ async def test_each_life_of_a_rank_gets_the_same_journal() -> None:
 
 
 async def test_without_journals_none_is_passed() -> None:
-    bed = Bed((["ready"],))
-    settings = attrs.evolve(bed.fleet.settings, journal=JournalSettings(disabled=True))
-    change_parts(bed.fleet, settings=settings)
+    bed = Bed((["ready"],), changes={"journal": JournalSettings(disabled=True)})
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
         assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "no journal"
@@ -346,7 +336,7 @@ async def test_a_restart_serves_out_first_and_takes_nothing_new() -> None:
     async with open_bed(["keep"], ["keep"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
         with connection() as (client, server):
-            await bed.fleet.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server.fileno())
             server.close()
             rank, epoch = map(int, (await answer_of(client)).split())
             bed.fleet.restart(rank)
@@ -361,7 +351,9 @@ async def test_told_again_a_restart_waits_for_nobody() -> None:
     async with open_bed(["deaf"]) as bed:
         await bed.diary.wait_for(ChildReady)
         with connection() as (_, server):
-            await bed.fleet.pass_connection(server.fileno())  # never read, so never served out
+            await bed.connections.pass_connection(
+                server.fileno()
+            )  # never read, so never served out
         bed.fleet.restart(0)
         bed.fleet.restart(0)
         await bed.diary.wait_for(ChildReady, 2)
@@ -369,18 +361,13 @@ async def test_told_again_a_restart_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize("has_journal", [True, False])
 async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) -> None:
-    bed = Bed((["deaf"],))
-    settings = attrs.evolve(
-        bed.fleet.settings,
-        times=RuntimeTimes(grace_s=0.05),
-        journal=JournalSettings(disabled=not has_journal),
-    )
-    change_parts(bed.fleet, settings=settings)
+    journal = JournalSettings(disabled=not has_journal)
+    bed = Bed((["deaf"],), changes={"times": RuntimeTimes(grace_s=0.05), "journal": journal})
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
         process = bed.fleet.processes.ready[0].process
         with connection() as (_, server):
-            await bed.fleet.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server.fileno())
         bed.fleet.restart(0)
         await bed.diary.wait_for(ChildReady, 2)
     assert process.exit is not None
@@ -391,11 +378,11 @@ async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) 
 async def test_journals_on_disk_come_with_the_lock_of_their_folder(tmp_path: pathlib.Path) -> None:
     async with open_journal_folder(tmp_path, model="m", frontends=1) as folder:
         bed = Bed((["ready"],))
-        bed.fleet.homes.folder = folder
+        bed.fleet.journals.folder = folder
         change_parts(bed.fleet, epochs=folder.numbers())
         async with running(bed.fleet):
             await bed.diary.wait_for(ChildReady)
-            journal, lock, *_ = bed.fleet.descriptors(0).values()
+            journal, lock, *_ = bed.passes(0).values()
             assert os.path.samestat(os.fstat(journal), os.stat(tmp_path / "frontend-0"))
             assert lock == folder.lock_fd
             bed.kill(0)
@@ -410,7 +397,7 @@ async def test_journals_on_disk_come_with_the_lock_of_their_folder(tmp_path: pat
 
 async def test_while_none_is_ready_clients_are_told_to_come_back() -> None:
     async with open_bed(["ready", "late"]) as bed:
-        bed.fleet.unavailable_s = 0.0
+        bed.connections.unavailable_s = 0.0
         await bed.diary.wait_for(ChildReady)
         bed.kill(0)
         await bed.diary.wait_for(ChildGone)
@@ -418,7 +405,7 @@ async def test_while_none_is_ready_clients_are_told_to_come_back() -> None:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 theirs.send(b"GET / HTTP/1.1\r\n\r\n")
-                await bed.fleet.pass_connection(ours.fileno())
+                await bed.connections.pass_connection(ours.fileno())
                 answer = theirs.recv(1000)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nretry-after: 5\r\n" in answer

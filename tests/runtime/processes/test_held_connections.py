@@ -20,12 +20,12 @@ from triolet.runtime.events import (
     ChildStopped,
 )
 from triolet.runtime.messages import PassConnection
-from triolet.runtime.processes.child_process import BecameFailing, ChildProcess
+from triolet.runtime.processes.child_process import BecameFailing, ChildProcess, Gone
 from triolet.runtime.processes.held_connections import HeldConnections
 from triolet.transports.takeover.memory import map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
-from ..acting import change_parts, facts_of, fill, running
+from ..acting import FAULT, KILLED, facts_of, fill, running
 from .test_frontend_fleet import Bed, answer_of
 
 
@@ -49,15 +49,14 @@ async def serving(
     *acts: list[str], pass_timeout_s: float = 0.5, **settings: Any
 ) -> AsyncIterator[tuple[Bed, Connect]]:
     """Frontends that are all up."""
-    bed = Bed(acts)
-    change_parts(bed.fleet, settings=attrs.evolve(bed.fleet.settings, **settings))
-    bed.fleet.pass_timeout_s = pass_timeout_s
+    bed = Bed(acts, changes=settings)
+    bed.connections.pass_timeout_s = pass_timeout_s
     async with running(bed.fleet):
         with ExitStack() as clients:
 
             async def connect() -> socket.socket:
                 client, server = clients.enter_context(accepted())
-                await bed.fleet.pass_connection(server.fileno())
+                await bed.connections.pass_connection(server.fileno())
                 server.close()
                 return client
 
@@ -91,10 +90,10 @@ async def test_a_connection_outlives_two_deaths_and_ends_with_a_drain() -> None:
             "0 3 1 0 again",
             "0 3 2 1 again",
         }
-        await bed.fleet.drain()
+        await bed.connections.drain()
         assert [await end_of(each) for each in (client, other)] == ["", ""]
-        await bed.fleet.wait_drained()
-        assert bed.fleet.held.ranks() == set()
+        await bed.connections.wait_drained()
+        assert bed.connections.held.ranks() == set()
 
 
 @pytest.mark.slow
@@ -124,7 +123,7 @@ async def test_a_drain_waits_for_those_that_wait_for_a_successor() -> None:
     drained = trio.Event()
 
     async def wait_drained() -> None:
-        await bed.fleet.wait_drained()
+        await bed.connections.wait_drained()
         drained.set()
 
     async with serving(["keep", "late"]) as (bed, connect):
@@ -147,7 +146,7 @@ async def test_one_that_was_never_read_is_passed_to_the_successor() -> None:
         client = await connect()
         bed.kill(0)
         assert await end_of(client) == "0 2 1 0 again"
-        await bed.fleet.wait_drained()
+        await bed.connections.wait_drained()
 
 
 @pytest.mark.slow
@@ -157,19 +156,19 @@ async def test_one_that_was_not_sent_frees_its_slot() -> None:
         clients = [await connect() for _ in range(3)]
         heard = [await answer_of(client) for client in clients]
         assert {each[0] for each in heard} == {"1"}
-        assert bed.fleet.held.ranks() == {1}
+        assert bed.connections.held.ranks() == {1}
 
 
 @pytest.mark.slow
 async def test_what_was_ended_is_closed_and_its_slot_is_empty() -> None:
     async with serving(["ready"]) as (bed, connect):
-        memory = bed.fleet.held.memory(0)
+        memory = bed.connections.held.handle_starting(0, 0)["connections"]
         assert memory is not None
         with map_slots(memory) as slots, slots.view(0) as one, slots.view(1) as other:
             one[0] = other[0] = 7
             assert await end_of(await connect()) == "0 1 1 0"
-            while bed.fleet.held.ranks():
-                await bed.fleet.changed.wait()
+            while bed.connections.held.ranks():
+                await bed.connections.changed.wait()
             assert (one[0], other[0]) == (0, 7)
         assert await end_of(await connect()) == "0 1 2 0"
 
@@ -182,7 +181,7 @@ async def test_more_are_passed_again_than_a_control_socket_holds() -> None:
         bed.kill(0)
         again = [await answer_of(client) for client in clients]
         assert [each.split()[2:] for each in first] == [each.split()[2:4] for each in again]
-        await bed.fleet.drain()
+        await bed.connections.drain()
         assert {await end_of(client) for client in clients} == {""}
 
 
@@ -231,14 +230,14 @@ async def test_clients_see_the_end_when_the_successor_has_no_slots() -> None:
         bed.kill(0)
         assert await end_of(client) == ""
         assert await answer_of(await connect()) == "0 2"
-        assert bed.fleet.held.ranks() == set()
+        assert bed.connections.held.ranks() == set()
 
 
 @pytest.mark.slow
 async def test_clients_see_the_end_of_the_server() -> None:
     with accepted() as (client, server):
         async with serving(["keep"]) as (bed, _):
-            await bed.fleet.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server.fileno())
             server.close()
             assert await answer_of(client) == "0 1 1 0"
         assert await end_of(client) == ""
@@ -255,9 +254,17 @@ async def test_without_takeover_a_connection_ends_with_its_process() -> None:
         assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "noted: 1 "
 
 
-def test_one_that_its_process_had_ended_is_closed_when_that_is_gone() -> None:
-    connections = HeldConnections()
-    connections.open_rank(0)
+@pytest.fixture
+def connections() -> Iterator[HeldConnections]:
+    held = HeldConnections()
+    with held.open(1):
+        yield held
+
+
+def test_one_that_its_process_had_ended_is_closed_when_that_is_gone(
+    connections: HeldConnections,
+) -> None:
+    connections.handle_starting(0, 1)
     connections.handle_ready(0, 1)
     with accepted() as (client, server), accepted() as (_, other):
         for number, each in enumerate((server, other)):
@@ -266,29 +273,27 @@ def test_one_that_its_process_had_ended_is_closed_when_that_is_gone() -> None:
             connections.handle_taken(0, held, 1)
         server.shutdown(socket.SHUT_WR)
         server.close()
-        connections.handle_gone(0, is_own_fault=False)
+        connections.handle(0, Gone(KILLED))
         client.send(b"late")
         assert client.recv(10) == b""
         with pytest.raises(BrokenPipeError):  # the kernel has answered by a reset
             client.send(b"later")
         assert [each.slot for each in connections.handle_ready(0, 2)] == [1]
-        connections.close()
 
 
 @pytest.mark.parametrize("is_fault", [True, False])
-async def test_who_is_killed_from_outside_has_died_of_no_connection(is_fault: bool) -> None:
-    connections = HeldConnections()
-    connections.open_rank(0)
+async def test_who_is_killed_from_outside_has_died_of_no_connection(
+    connections: HeldConnections, is_fault: bool
+) -> None:
+    memory = connections.handle_starting(0, 1)["connections"]
     connections.handle_ready(0, 1)
-    memory = connections.memory(0)
-    assert memory is not None
     with accepted() as (_, server):
         held = connections.offer(0, server.fileno(), 1)
         assert held is not None
         connections.handle_taken(0, held, 1)
         found = []
         for epoch in range(2, 5):
-            connections.handle_gone(0, is_own_fault=is_fault)
+            connections.handle(0, Gone(FAULT if is_fault else KILLED))
             waiting = connections.handle_ready(0, epoch)
             found.append(read_lives(memory, held.slot))
             await connections.pass_again(0, cast(ChildProcess, Taker(epoch)), waiting, 1.0)
@@ -296,9 +301,8 @@ async def test_who_is_killed_from_outside_has_died_of_no_connection(is_fault: bo
         assert found == ([0, 1, 2] if is_fault else [0, 0, 0])
         # Who lives for a while says that it did not die of it.
         write_lives(memory, held.slot, 0)
-        connections.handle_gone(0, is_own_fault=False)
+        connections.handle(0, Gone(KILLED))
         assert read_lives(memory, held.slot) == 0
-        connections.close()
 
 
 @attrs.frozen
@@ -313,21 +317,21 @@ class Taker:
 
 def test_other_sockets_and_too_many_are_not_held() -> None:
     connections = HeldConnections()
-    connections.open_rank(0)
-    assert connections.handle_ready(0, 1) == connections.handle_ready(1, 2) == []
     one, other = socket.socketpair()
     with one, other, accepted() as (_, server):
-        before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert connections.offer(0, one.fileno(), 1) is None
-        assert connections.offer(1, server.fileno(), 1) is None  # a rank without slots
-        assert connections.message(1, None).unheld == ""  # nothing was promised
-        resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
-        try:
-            assert connections.offer(0, server.fileno(), 1) is None
-            assert "20 descriptors" in connections.message(1, None).unheld
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
-        assert connections.offer(0, server.fileno(), 1) is not None
-        assert connections.message(1, None).unheld == ""
-        connections.close()
+        with connections.open(1):
+            connections.handle_starting(0, 1)
+            assert connections.handle_ready(0, 1) == connections.handle_ready(1, 2) == []
+            before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            assert connections.offer(0, one.fileno(), 1) is None
+            assert connections.offer(1, server.fileno(), 1) is None  # a rank without slots
+            assert connections.message(1, None).unheld == ""  # nothing was promised
+            resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
+            try:
+                assert connections.offer(0, server.fileno(), 1) is None
+                assert "20 descriptors" in connections.message(1, None).unheld
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+            assert connections.offer(0, server.fileno(), 1) is not None
+            assert connections.message(1, None).unheld == ""
         assert connections.offer(0, server.fileno(), 1) is None

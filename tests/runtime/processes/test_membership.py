@@ -74,26 +74,24 @@ def test_suspects_that_have_passed_are_not_listed() -> None:
 
 def test_a_frontend_replaces_its_predecessor_under_a_later_term() -> None:
     directory = FrontendDirectory()
-    terms = [directory.handle_starting(rank) for rank in (0, 1, 0)]
-    assert terms == [1, 2, 3], "of all homes together"
-    second = directory.handle_ready(FrontendAddress(0, 3, "c", "d"))
-    assert ([address.term for address in second.frontends], second.awaited) == ([3], [])
-    assert directory.handle_gone(0).frontends == []
-    assert directory.handle_gone(0).number == 3
+    for term in (1, 3):
+        there = directory.handle_ready(FrontendAddress(0, term, "c", "d"))
+        assert ([address.term for address in there.frontends], there.awaited) == ([term], [])
+    assert directory.died_ns(0) == 0
+    assert directory.handle_gone(0, 7).frontends == []
+    assert directory.handle_gone(0, 8).number == 4
+    assert directory.died_ns(0) == 8
 
 
 def test_a_home_awaits_its_next_owner_until_that_is_up_or_none_is_to_come() -> None:
     directory = FrontendDirectory()
     for rank in (0, 1):
-        directory.handle_ready(FrontendAddress(rank, directory.handle_starting(rank), "a", "b"))
-        directory.handle_gone(rank)
+        directory.handle_ready(FrontendAddress(rank, 1 + rank, "a", "b"))
+        directory.handle_gone(rank, 1)
     assert directory.snapshot().awaited == [0, 1]
-    successor = FrontendAddress(0, directory.handle_starting(0), "c", "d")
-    assert directory.snapshot().awaited == [0, 1], "it boots"
-    assert directory.handle_ready(successor).awaited == [1]
+    assert directory.handle_ready(FrontendAddress(0, 3, "c", "d")).awaited == [1]
     assert directory.handle_failed(1).awaited == []
-    directory.handle_starting(2)
-    assert directory.handle_gone(2).awaited == [], "it was never up"
+    assert directory.handle_gone(2, 2).awaited == [], "it was never up"
 
 
 CALL = ForeignCall(

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from collections.abc import Sequence
 
 import attrs
 import pytest
@@ -27,11 +28,9 @@ from triolet.runtime.processes.child_process import (
     Suspected,
 )
 from triolet.runtime.processes.launcher import ChildKind, ChildPlan
+from triolet.runtime.processes.place import GivenUp, PlaceEvent
 from triolet.runtime.processes.process_supervisor import (
-    ChildStart,
     FleetParts,
-    GivenUp,
-    PlaceEvent,
     ProcessSupervisor,
 )
 from triolet.runtime.processes.reported_workers import Remains
@@ -107,10 +106,10 @@ class Owner:
             plan.report(Gone(end))
             self.processes.places[plan.rank].check_invariants()
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         assert self.processes.present() == {}, "a successor is started after the end alone"
         self.told.append(("starting", epoch))
-        return ChildStart(b"init")
+        return b"init"
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         epoch = self.processes.places[rank].epoch

@@ -281,7 +281,7 @@ async def test_a_drain_ends_with_the_grace() -> None:
         for _ in range(2):
             client, server = socket.socketpair()  # one of them goes to the deaf one
             with client, server:
-                await bed.root.frontends.pass_connection(server.fileno())
+                await bed.root.frontends.connections.pass_connection(server.fileno())
         await bed.root.drain()
 
 

@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import attrs
@@ -18,8 +18,7 @@ from triolet.nurseries.processes.process import LadderTimes
 from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
-from triolet.runtime.processes.engine_fleet import EngineFleet
-from triolet.runtime.processes.process_supervisor import ChildStart, PlaceEvent
+from triolet.runtime.processes.estate import EngineEstate
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again, see_stopped
@@ -38,19 +37,14 @@ NAME = "spare engine 0"
 SERVER = "fork server engine"
 
 
-@attrs.define(eq=False)
-class Refuser:
-    """An owner that can begin nothing more, as where no journal can be made."""
+class Refuser(EngineEstate):
+    """An estate that can be made no more, as where no journal can be."""
 
-    owner: EngineFleet
-    refused: int = 0
+    refused = 0
 
-    def handle_starting(self, rank: int, epoch: int) -> ChildStart:
+    def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
         self.refused += 1
         raise BootRefused(f"engine {rank}", "there is no room for it")
-
-    def handle(self, rank: int, event: PlaceEvent) -> None:
-        self.owner.handle(rank, event)
 
 
 @attrs.define(eq=False)
@@ -224,12 +218,13 @@ async def test_a_spare_that_was_taken_for_what_cannot_begin_is_ended() -> None:
         await bed.wait_ready(1)
         await bed.wait_warm()
         (spare,) = [tree.pid for tree in bed.trees() if tree.facts["phase"] == "warm"]
-        bed.fleet.processes.owner = refuser = Refuser(bed.fleet)
+        estates, refuser = bed.fleet.processes.estates, Refuser()
+        bed.fleet.processes.estates = (*estates, refuser)
         os.kill(bed.engine_pid(), signal.SIGKILL)
         while spare in child_pids(os.getpid()):
             await look_again()
         assert refuser.refused, "it was to begin, and could not"
-        bed.fleet.processes.owner = bed.fleet
+        bed.fleet.processes.estates = estates
         await bed.diary.wait_for(ChildReady, 2)
 
 

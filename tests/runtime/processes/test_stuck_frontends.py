@@ -32,7 +32,7 @@ async def serving_alone(replay_wait_s: float) -> AsyncIterator[tuple[Bed, Connec
     """One frontend, which keeps its connections open."""
     replay = ReplaySettings(replay_wait_s=replay_wait_s)
     async with serving(["keep"], times=AT_ONCE, replay=replay) as (bed, connect):
-        bed.fleet.unavailable_s = 0.0
+        bed.connections.unavailable_s = 0.0
         yield bed, connect
 
 
@@ -76,7 +76,7 @@ async def rest_of(client: socket.socket) -> str:
 
 def note(bed: Bed, slot: int, written: bytes, ending: EndForm) -> None:
     """Have the slot say what its frontend, which only acts, has written and not noted."""
-    memory = bed.fleet.held.memory(0)
+    memory = bed.connections.held.handle_starting(0, 0)["connections"]
     assert memory is not None
     with map_slots(memory) as slots:
         noted = ConnectionSlot(slots.view(slot))
@@ -105,7 +105,7 @@ async def test_its_streams_end_by_an_error_if_it_is_there_for_too_long(
         with stuck(bed):
             rest = "" if ending is EndForm.CUT else ", and the rest."
             assert re.match(rest + last, await rest_of(client), re.DOTALL)
-            while bed.fleet.held.ranks():
+            while bed.connections.held.ranks():
                 await look_again()
         await bed.diary.wait_for(ChildReady, 2)
         assert await answer_of(await connect()) == "0 2 2 0"

@@ -15,9 +15,11 @@ from triolet.runtime.journal.records import (
     JournalHeader,
     rebuilding_word,
 )
-from triolet.runtime.processes.frontend_homes import FrontendHomes
+from triolet.runtime.processes.child_process import Gone
+from triolet.runtime.processes.frontend_journals import FrontendJournals
 from triolet.runtime.processes.homes.journal_folder import open_journal_folder
-from triolet.runtime.processes.membership import FrontendDirectory
+
+from ..acting import FAULT, KILLED
 
 
 def note_rebuilding(fd: int, term: int, *, is_on_disk: bool) -> None:
@@ -41,20 +43,29 @@ def is_rebuilding(fd: int, *, is_on_disk: bool) -> bool:
 async def test_who_is_killed_from_outside_has_died_of_no_stream(
     tmp_path: pathlib.Path, is_on_disk: bool
 ) -> None:
-    homes = FrontendHomes(FrontendDirectory(), lambda _: None)
+    journals = FrontendJournals()
     async with open_journal_folder(tmp_path / "journals", model="m", frontends=2) as folder:
-        homes.folder = folder if is_on_disk else None
-        homes.hold(0)
-        homes.handle_gone(0, is_own_fault=False)  # before it had a process
-        term, _ = homes.handle_starting(0, 7)
-        fd = homes.journal(0)
-        assert fd is not None
-        for died_of_it, of, is_own_fault in [
-            (True, term, True),
-            (False, term, False),
-            (True, term - 1, False),  # its death is not to forget that of the life before
-        ]:
-            note_rebuilding(fd, of, is_on_disk=is_on_disk)
-            homes.handle_gone(0, is_own_fault=is_own_fault)
-            assert is_rebuilding(fd, is_on_disk=is_on_disk) == died_of_it
-        homes.close()
+        journals.folder = folder if is_on_disk else None
+        with journals.open(2):
+            journals.handle(0, Gone(KILLED))  # before it had a process
+            fd = journals.handle_starting(0, 7)["journal"]
+            for died_of_it, term, end in [
+                (True, 7, FAULT),
+                (False, 7, KILLED),
+                (True, 6, KILLED),  # its death is not to forget that of the life before
+            ]:
+                note_rebuilding(fd, term, is_on_disk=is_on_disk)
+                journals.handle(0, Gone(end))
+                assert is_rebuilding(fd, is_on_disk=is_on_disk) == died_of_it
+
+
+async def test_what_is_lost_is_found_by_nobody(tmp_path: pathlib.Path) -> None:
+    journals = FrontendJournals()
+    async with open_journal_folder(tmp_path / "journals", model="m", frontends=1) as folder:
+        journals.folder = folder
+        with journals.open(1):
+            passed = journals.handle_starting(0, 1)
+            assert passed["lock"] == folder.lock_fd
+            note_rebuilding(passed["journal"], 1, is_on_disk=True)
+            journals.lose(0)
+            assert not is_rebuilding(journals.handle_starting(0, 2)["journal"], is_on_disk=True)
