@@ -13,7 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 
 import attrs
@@ -241,14 +247,26 @@ async def open_command(folder: pathlib.Path, command: Sequence[str]) -> AsyncIte
 
 def open_chaos_server(folder: pathlib.Path, *options: str) -> AbstractAsyncContextManager[Server]:
     """A server whose processes die of the poisons in what clients send."""
+    return open_command(folder, chaos_command(*options))
+
+
+def chaos_command(*options: str) -> list[str]:
+    """The command of such a server."""
     module = [sys.executable, "-m", "triolet.fuzz.chaos.chaos_server", ""]
-    return open_command(folder, [*module, "serve", "--port", "0", "--threads", "1", *options])
+    return [*module, "serve", "--port", "0", "--threads", "1", *options]
+
+
+def module_server(
+    folder: pathlib.Path, *options: str, **engine: object
+) -> AbstractContextManager[Server]:
+    """A server for fixtures of a module, which no trio run surrounds."""
+    return module_command(folder, serve_command(*options, **engine))
 
 
 @contextmanager
-def module_server(folder: pathlib.Path, *options: str, **engine: object) -> Iterator[Server]:
-    """The same for fixtures of a module, which no trio run surrounds."""
-    server = Server(serve_command(*options, **engine), folder)
+def module_command(folder: pathlib.Path, command: Sequence[str]) -> Iterator[Server]:
+    """The same of a command of one's own."""
+    server = Server([*command], folder)
     server.spawn()
     try:
         trio.run(server.wait_ready)

@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio_websocket import open_websocket_url
@@ -17,7 +19,14 @@ from ..poisons.sending import (
     PoisonAnswer,
     send_poison,
 )
-from .server import DEADLINE_S, Server, open_chaos_server
+from .server import (
+    DEADLINE_S,
+    Server,
+    chaos_command,
+    module_command,
+    open_chaos_server,
+    recovered,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,28 +63,42 @@ async def read_innocents(server: Server, *others: Any) -> dict[int, str]:
     return texts
 
 
+@attrs.frozen
+class Started:
+    """A server whose frontends have no restart to spend, and its innocents' undisturbed texts."""
+
+    server: Server
+    undisturbed: dict[int, str]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    command = chaos_command("--restart-limit", "0")
+    with module_command(tmp_path_factory.mktemp("poisoned"), command) as server:
+        yield Started(server, trio.run(read_innocents, server))
+
+
 @pytest.mark.parametrize("poison", FrontendPoison)
 async def test_a_content_that_ends_its_frontend_is_refused_after_two_deaths(
-    tmp_path: pathlib.Path, poison: FrontendPoison
+    started: Started, poison: FrontendPoison
 ) -> None:
+    server = await recovered(started.server, 1, 1)
     with trio.fail_after(3 * DEADLINE_S):
-        async with open_chaos_server(tmp_path, "--restart-limit", "0") as server:
-            undisturbed = await read_innocents(server)
-            answers = list[PoisonAnswer]()
+        before, answers = server.log().count(ABORTED), list[PoisonAnswer]()
 
-            async def send() -> None:
-                async with server.client() as client:
-                    answers.append(await send_poison(client, poison, f"{poison}"))
-
-            assert await read_innocents(server, send) == undisturbed
-            assert server.log().count(ABORTED) == 2
-            await send()
-            assert server.log().count(ABORTED) == 2, "it is refused at once"
-            status = REFUSED_CLOSE if poison is FrontendPoison.FRAME else REFUSED_STATUS
-            assert answers == [PoisonAnswer(status, REFUSED)] * 2
+        async def send() -> None:
             async with server.client() as client:
-                body = {"prompt": "a fox", "max_tokens": 2}
-                assert (await client.post(PATH, json=body)).status_code == 200
+                answers.append(await send_poison(client, poison, f"{poison}"))
+
+        assert await read_innocents(server, send) == started.undisturbed
+        assert server.log().count(ABORTED) == before + 2
+        await send()
+        assert server.log().count(ABORTED) == before + 2, "it is refused at once"
+        status = REFUSED_CLOSE if poison is FrontendPoison.FRAME else REFUSED_STATUS
+        assert answers == [PoisonAnswer(status, REFUSED)] * 2
+        async with server.client() as client:
+            body = {"prompt": "a fox", "max_tokens": 2}
+            assert (await client.post(PATH, json=body)).status_code == 200
 
 
 async def test_a_message_of_a_socket_that_ends_frontends_is_an_error_event(
