@@ -116,6 +116,14 @@ ENDINGS: dict[str, Ending | None] = {
 }
 
 
+# Tasks of a root that are of spares, or have such tasks below them; all others live in a tree of
+# half as many processes.
+HAVE_SPARES = frozenset({
+    "engines", "frontends", "spare-engine-0", "spare-frontend-0", "fork-server-engine",
+    "fork-server-frontend",
+})  # fmt: skip
+
+
 def _child(name: str, where: str, use: FolderUse, steps_max: int | None = None) -> Row:
     ending = ENDINGS.get(name, with_its_name)
     return Row(name, where, partial(_in_folder, name, use, ending=ending, steps_max=steps_max))
@@ -123,9 +131,8 @@ def _child(name: str, where: str, use: FolderUse, steps_max: int | None = None) 
 
 def _root(name: str) -> Row:
     ending = ENDINGS.get(name, with_its_name)
-    run = partial(
-        cancel_at_each_step, name, use_root, ending=ending, steps_max=STEPS_WITH_PROCESSES
-    )
+    use = partial(use_root, spares=int(name in HAVE_SPARES))
+    run = partial(cancel_at_each_step, name, use, ending=ending, steps_max=STEPS_WITH_PROCESSES)
     return Row(name, "root", run)
 
 

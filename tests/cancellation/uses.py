@@ -305,8 +305,8 @@ async def ask_tree(steps: CancelAtStep) -> None:
         return
 
 
-async def use_root(steps: CancelAtStep) -> None:
-    """A client, a question, an orphan's death, and SIGINT."""
+async def use_root(steps: CancelAtStep, spares: int = 0) -> None:
+    """A client, a question, an orphan's death, and SIGINT; with so many spares of either kind."""
     diary = Diary()
 
     def on_event(event: object) -> None:
@@ -325,7 +325,7 @@ async def use_root(steps: CancelAtStep) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await diary.wait_for(Draining)
 
-    plan = plan_of(changes={"spare_engines": 1, "spare_frontends": 1})
+    plan = plan_of(changes={"spare_engines": spares, "spare_frontends": spares})
     with as_command() as runs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(steps.play, part)
