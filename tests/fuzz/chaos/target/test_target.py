@@ -70,13 +70,15 @@ async def test_what_a_server_without_a_successor_loses(tmp_path: pathlib.Path) -
     options = ChaosOptions(
         target=f"{sys.executable} {script} {port}",
         target_url=f"http://127.0.0.1:{port}/v1",
-        faults=4,
+        # Its first kill is of the child, its second of the command, and soon.
+        seed=21,
+        faults=2,
     )
     with trio.fail_after(4 * DEADLINE_S):
         report = await run_target(options)
     kinds = {row["kind"]: row for row in report.rows()}
     assert set(kinds) == {"kill command", "kill sleep"}
-    assert sum(row["proven"] for row in kinds.values()) == 4
+    assert sum(row["proven"] for row in kinds.values()) == 2
     assert kinds["kill command"]["streams"]["lost"] > 0
     assert "streams" not in kinds["kill sleep"]["streams"], "its child served no client"
     assert report.endings[Ending.FINISHED] > 0
