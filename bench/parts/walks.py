@@ -63,6 +63,7 @@ def hooked_server(checkout: pathlib.Path, log: pathlib.Path) -> Iterator[int]:
         port: int = free.getsockname()[1]
     variables = {
         "PYTHONPATH": str(hook),
+        "TRIOLET_PASS_ENV": "WALKS_LOG,WALKS_ROOT",  # to every process of the tree
         "WALKS_LOG": str(notes),
         "WALKS_ROOT": str(hook / "triolet"),
     }
