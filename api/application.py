@@ -38,15 +38,15 @@ from .http.stream import BoundedStream
 from .metrics import Metrics
 from .openai.engine_rank import RANK_HEADER_NAME, ranked
 from .openai.response_id import IdSource
-from .responses.executions import ExecutionCall
-from .responses.foreign import ForeignResponses, RootCalls
-from .responses.keyed import KeyedRequests
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
-from .responses.verbs import carry_out
+from .root_calls import RootCalls
 from .schema.fields import JsonObject
 from .schema.tables import Body
 from .settings import LOCAL, MemoryBudget, ServeSettings
+from .streams.executions import ExecutionCall
+from .streams.foreign import ForeignStreams
+from .streams.keyed import KeyedRequests
 from .totals import Totals
 from .unknown_fields import UnknownFields
 from .viewers import Viewers
@@ -66,8 +66,8 @@ class Application:
 
     generator: Generator
     settings: ServeSettings = attrs.field(factory=ServeSettings)
-    # Responses of the other frontends of this server; none by default.
-    foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
+    # Streams of the other frontends of this server; none by default.
+    foreign: ForeignStreams = attrs.field(factory=ForeignStreams)
     # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
     # Viewers of the server by this frontend.
@@ -240,9 +240,7 @@ class Application:
         if call.verb is ForeignVerb.EXECUTION and is_completion(call.response_id):
             execution = msgspec.json.decode(call.text, type=ExecutionCall)
             return await self.completions.look_up(*asked, execution)
-        number = None if after is None else int(after)
-        given = (self.store, call.verb, *asked)
-        return await carry_out(*given, starting_after=number, text=call.text)
+        return await self.responses.carry_out(call)
 
     async def wait_drain_begun(self) -> None:
         """Return when the drain begins."""

@@ -160,6 +160,27 @@ def _public(error: EngineError) -> str:
     return str(error).split("\n", 1)[0][:PUBLIC_TEXT_CHARACTERS_MAX]
 
 
+def no_answer(party: str, code: str) -> ApiError:
+    """The 503 for a process of this server that is silent, or between two lives."""
+    return ApiError(
+        503,
+        f"{party} does not answer; ask again",
+        code,
+        SERVER_ERROR,
+        retry_after_s=RETRY_AFTER_ENGINE_S,
+    )
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """The 404 for an id that is unknown, or another principal's."""
+    return ApiError(
+        404,
+        f"Response with id {response_id[:100]!r} not found",
+        "response_not_found",
+        param="response_id",
+    )
+
+
 def completion_not_found(completion_id: str) -> ApiError:
     """The 404 for an id that is unknown, or another principal's."""
     return ApiError(

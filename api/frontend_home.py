@@ -30,10 +30,11 @@ from ..transports.links.channel import Peer
 from ..transports.takeover.memory import map_slots, refuse_slot
 from .application import Application
 from .http.held import HeldSlots
-from .responses.foreign import ForeignResponses, RootCalls
+from .root_calls import RootCalls
 from .serving.server import QueueSource, open_queue_source
 from .settings import ServerSettings
 from .span_export import make_tracer, open_span_export
+from .streams.foreign import ForeignStreams
 from .viewers import Viewers
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ async def open_frontend_home(
     inputs: InputProcessor,
     fds: Mapping[str, int],
     *,
-    foreign: ForeignResponses,
+    foreign: ForeignStreams,
     root: RootCalls,
     viewers: Viewers,
 ) -> AsyncIterator[FrontendHome]:

@@ -52,9 +52,10 @@ from ..transports.control.handshake import ChildHandshake, perform_child_handsha
 from ..transports.control.passed_fds import close_fds
 from .frontend_home import FrontendHome, open_frontend_home
 from .load_reports import LOAD_PERIOD_S, LoadReports
-from .responses.foreign import ForeignResponses, RootCalls
+from .root_calls import RootCalls
 from .serving.server import serve_connections
 from .settings import settings_of_text
+from .streams.foreign import ForeignStreams
 from .throughput import ThroughputLog
 from .viewers import Viewers
 
@@ -90,7 +91,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
             count, send = settings.runtime.frontends, control.send
             opening = open_frontend_home(
                 *(init, settings, inputs, fds),
-                foreign=ForeignResponses(init.rank, count, init.epoch, send),
+                foreign=ForeignStreams(init.rank, count, init.epoch, send),
                 root=RootCalls(send),
                 viewers=Viewers(send),
             )

@@ -45,9 +45,9 @@ ROOMS = {
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
-        "span_export", "schema", "unknown_fields", "http", "openai", "anthropic", "streams",
-        "responses", "completions", "viewers", "commands", "application", "routes", "websocket",
-        "serving", "frontend_home", "load_reports", "frontend_process",
+        "span_export", "schema", "unknown_fields", "http", "openai", "anthropic", "root_calls",
+        "streams", "responses", "completions", "viewers", "commands", "application", "routes",
+        "websocket", "serving", "frontend_home", "load_reports", "frontend_process",
     ],
     "fuzz": [
         "drawing", "fuzzer", "contained", "observers", "other_process", "doubles", "chaos",

@@ -89,7 +89,7 @@ FIREWALLS = {
     "triolet.api.websocket.session": "a bad socket fails alone",
     "triolet.api.websocket.turns": "a bad lane fails alone",
     "triolet.api.streams.served_stream": "a bad stream fails alone",
-    "triolet.api.responses.foreign": "a bad answer to another frontend fails alone",
+    "triolet.api.streams.foreign": "a bad answer to another frontend fails alone",
     "triolet.runtime.frontend.core_client": "one request's text must not end everybody's",
     "triolet.engine.grammar.text": "the converter of grammars raises Exception itself",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",

@@ -6,7 +6,7 @@ over: it is kept for readers only while there may be some. `streams.served_strea
 
 import math
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import ClassVar
 
 import attrs
@@ -18,30 +18,20 @@ from ...runtime.text.outputs import GenerationOutput, Usage
 from ..access_log import Generated
 from ..errors import ApiError, engine_error, frontends_died
 from ..openai.chat import AnsweredPrompt
-from ..responses.recomputed import wait_recomputed
 from ..schema.fields import JsonObject
 from ..streams.served_stream import Admit, Owner, ServedStream
 from ..streams.stream_reader import StreamReader
 from .cursor import CompletionCursor
-from .order import AdoptedOrder, CompletionOrder, Opened, Streams
+from .order import CompletionOrder, Opened, Streams
 from .record import ChoiceRecord, CompletionRecord
+
+# How many tokens of each choice another frontend gets at once.
+BATCH_TOKENS_MAX = 256
 
 
 @attrs.define(eq=False)
-class CompletionReader(StreamReader[CompletionCursor]):
+class CompletionReader(StreamReader[CompletionCursor, bytes]):
     """Reads frames of one completion."""
-
-    @property
-    def position(self) -> str | None:
-        """The id of the last frame; None where frames have none."""
-        return self.cursor.position
-
-    def take(self, tokens_max: int | None = None) -> bytes:
-        """The next frames; see `CompletionCursor.take`."""
-        self._pull()
-        frames = self.cursor.take(tokens_max)
-        self._note_taken()
-        return frames
 
 
 @attrs.define(eq=False)
@@ -248,20 +238,14 @@ class ServedCompletion(ServedStream[CompletionReader]):
             yield reader
             self.is_over |= cursor.is_done and is_last
 
-    async def catch_up(self, position: str) -> None:
-        """Return when the frame of this id is there, should its journal have lost it.
+    def reading_on(self, position: str | None) -> AbstractContextManager[CompletionReader]:
+        """Read, and it is not over for that."""
+        return self.reading(position, is_last=False)
 
-        Raises `ApiError` 410 where it will not be the same.
-        """
-        if not isinstance(self.streams, AdoptedOrder):
-            return
-        with self.reading(is_last=False) as reader:
-            cursor = reader.cursor
-            await wait_recomputed(
-                reader,
-                lambda: not cursor.is_beyond(position),
-                lambda: cursor.is_inexact(position),
-            )
+    def batch_parts(self, reader: CompletionReader) -> list[str]:
+        """Frames, as one text."""
+        frames = reader.take(BATCH_TOKENS_MAX)
+        return [frames.decode()] if frames else []
 
 
 @attrs.define(eq=False)

@@ -31,9 +31,9 @@ from ..openai.completion_requests import (
 )
 from ..openai.completions import CompletionsAnswer, usage_of
 from ..openai.logprobs import LogprobFormatter, make_formatter
-from ..responses.behind_reasoning import with_form_behind
-from ..responses.kept import KeptRequest
 from ..schema.fields import JsonObject
+from ..streams.adoption import KeptRequest
+from ..streams.behind_reasoning import with_form_behind
 from .record import ChoiceRecord
 
 SURFACE = "completions"

@@ -19,13 +19,19 @@ from ...nurseries.tasks.background import waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.journal.records import JournalUnreadable
+from ...runtime.messages import ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, completion_not_found, frontends_died
 from ..openai.completion_requests import ChatRequest, CompletionsRequest
 from ..openai.response_id import IdSource
 from ..openai.responses_request import json_bytes
-from ..responses.claims import Standing
-from ..responses.executions import (
+from ..openai.tool_use import IgnoredTools
+from ..responses.store import ResponseStore
+from ..schema.fields import JsonObject, out_of_range
+from ..settings import ServeSettings
+from ..streams.adoption import is_long, kept_request
+from ..streams.claims import Standing
+from ..streams.executions import (
     COME_AGAIN,
     FORGOTTEN,
     INTERRUPTED,
@@ -33,19 +39,13 @@ from ..responses.executions import (
     Execution,
     ExecutionCall,
 )
-from ..responses.foreign import ForeignResponses
-from ..responses.ignored_tools import IgnoredTools
-from ..responses.kept import is_long, kept_request
-from ..responses.retention import Retention
-from ..responses.store import ResponseStore
-from ..responses.verbs import ChunkBatch
-from ..schema.fields import JsonObject, out_of_range
-from ..settings import ServeSettings
+from ..streams.foreign import ForeignReader, ForeignStreams, StreamBatch
+from ..streams.retention import Retention
 from .completion import CompletionReader, ServedCompletion
-from .foreign_reader import ForeignCompletionReader
 from .order import AdoptedOrder, CompletionOrder, request_again
 
 logger = logging.getLogger(__name__)
+Reader = CompletionReader | ForeignReader[bytes]
 # Writes down the id under which something is executed: a drawn one, or that of a life before.
 Claim = Callable[[Callable[[], str]], str]
 
@@ -55,9 +55,6 @@ def unclaimed(draw: Callable[[], str]) -> str:
     return draw()
 
 
-# How long another frontend waits for further chunks, and how many tokens it gets at once.
-CHUNKS_WAIT_S = 1.0
-CHUNK_TOKENS_MAX = 256
 # What one that is kept costs beside its request and its output; an estimate.
 COMPLETION_BYTES = 4096
 
@@ -68,7 +65,7 @@ class CompletionService:
 
     generator: Generator
     settings: ServeSettings
-    foreign: ForeignResponses
+    foreign: ForeignStreams
     ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
@@ -269,7 +266,7 @@ class CompletionService:
     @asynccontextmanager
     async def read(
         self, completion_id: str, principal: str, position: str | None, *, is_last: bool = True
-    ) -> AsyncIterator[CompletionReader | ForeignCompletionReader]:
+    ) -> AsyncIterator[Reader]:
         """Read a streamed completion, here or in another frontend, in this block.
 
         With `is_last` it is forgotten when all was read. Raises `ApiError`: there is none (for this
@@ -277,12 +274,13 @@ class CompletionService:
         """
         await trio.lowlevel.checkpoint()
         if self.foreign.is_foreign(completion_id):
-            reader = ForeignCompletionReader(self.foreign, completion_id, principal, position)
+            named = (completion_id, principal, position)
+            reader = ForeignReader(self.foreign, ForeignVerb.CHUNKS, _frames_of, *named)
             await reader.wait_ready()
             yield reader
             return
         completion = self._find_stream(completion_id, principal)
-        if position is not None and self.store.may_lack_events(*completion.order.names):
+        if self._is_lost(completion, position):
             await completion.catch_up(position)
         with completion.reading(position, is_last=is_last) as attached:
             yield attached
@@ -293,21 +291,16 @@ class CompletionService:
             raise completion_not_found(completion_id)
         return completion
 
+    def _is_lost(self, completion: ServedCompletion, position: str | None) -> bool:
+        """Whether what was seen up to here may have to be computed again."""
+        return position is not None and self.store.may_lack_events(*completion.order.names)
+
     async def read_batch(
         self, completion_id: str, principal: str, position: str | None
-    ) -> ChunkBatch:
+    ) -> StreamBatch:
         """For another frontend: what comes behind this id, or comes in a moment."""
         completion = self._find_stream(completion_id, principal)
-        if position is not None and self.store.may_lack_events(*completion.order.names):
-            with trio.move_on_after(CHUNKS_WAIT_S) as waiting:
-                await completion.catch_up(position)
-            if waiting.cancelled_caught:
-                return ChunkBatch("", position, is_last=False)
-        with completion.reading(position, is_last=False) as reader:
-            with trio.move_on_after(CHUNKS_WAIT_S):
-                await reader.wait_ready()
-            frames = reader.take(CHUNK_TOKENS_MAX).decode()
-            return ChunkBatch(frames, reader.cursor.position, reader.done.is_set())
+        return await completion.next_batch(position, is_lost=self._is_lost(completion, position))
 
     # ---- adoption
 
@@ -367,3 +360,8 @@ def _kept_for(keep_s: float, completion: ServedCompletion) -> ServedCompletion:
     """The completion, which may be left alone for so long; with a key, for as long as it takes."""
     completion.keep_s = math.inf if completion.order.is_keyed else keep_s
     return completion
+
+
+def _frames_of(parts: list[str]) -> bytes:
+    """The frames of a batch."""
+    return "".join(parts).encode()

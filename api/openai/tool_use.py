@@ -3,7 +3,8 @@
 Sans-IO: typed values in, typed values or `ApiError` out. The fields are read by `message_fields`.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,9 @@ from ..schema.fields import JsonObject
 TOOL_FIELD_NAMES = ("tools", "tool_choice", "parallel_tool_calls")
 # The type of a `tool_choice` that names the functions that may be called.
 ALLOWED_TOOLS = "allowed_tools"
+# Clients name types of tools that are not served as they like; of more than these nothing is said.
+IGNORED_KINDS_MAX = 64
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -201,3 +205,16 @@ def tool_use_of(values: Mapping[str, Any], answer_format: AnswerFormat) -> ToolU
     if use.is_on and answer_format.tools is None:
         raise unsupported("tools", answer_format.no_tools_reason)
     return use
+
+
+@attrs.define(eq=False)
+class IgnoredTools:
+    """Log of the kinds of tools that are not served, each once for a protocol of a frontend."""
+
+    kinds: set[str] = attrs.field(factory=set, init=False)
+
+    def note(self, kinds: Iterable[str]) -> None:
+        """A request has tools of these kinds."""
+        for kind in sorted(set(kinds) - self.kinds)[: IGNORED_KINDS_MAX - len(self.kinds)]:
+            self.kinds.add(kind)
+            logger.warning("tools of the type %s are ignored: they are carried out elsewhere", kind)

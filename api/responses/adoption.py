@@ -1,24 +1,118 @@
-"""Adoption of responses: each is built again from what the journal of a frontend before kept of it.
+"""Adoption of responses: what the journal keeps of each, and each built again from that.
 
 Its ids, event numbers and deltas are those of before, as they are a function of the request and
-its tokens. One that has not ended is yet to be run.
+its tokens. One that has not ended is yet to be run. The runtime does not read the notes.
 """
+
+import attrs
+import msgspec
 
 from ...engine.errors import EngineError
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.journal.journal import AdmissionNote
+from ...runtime.journal.records import AdmissionRecord
 from ...runtime.text.answer_format import AnswerFormat
-from ...runtime.text.outputs import Usage
+from ...runtime.text.outputs import GenerationOutput, Usage
 from ..errors import frontends_died
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import Ending, ResponseEvents, Status
 from ..openai.responses_request import read_response_request
-from .history import continued
-from .kept import KeptEnding, first_tokens, kept_ending, kept_request
+from ..streams.adoption import KeptRequest, is_long
+from .history import Conversation, continued
 from .record import ResponseRecord
 from .response import Response
 
+SURFACE = "responses"
 LOST_CODE = "response_lost"
+
+
+@attrs.frozen(kw_only=True)
+class KeptResponseRequest(KeptRequest):
+    """The body, and the conversation that it continues."""
+
+    before: Conversation | None = None
+    # The socket session that it is kept for alone.
+    session: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class KeptEnding:
+    """The end, behind so many output tokens, by CLOCK_MONOTONIC; and for whom it is kept."""
+
+    ending: Ending
+    token_count: int
+    ended_ns: int
+    is_stored: bool
+    session: str = ""
+    is_keyed: bool = False
+    # Its prompt, which is not kept, had opened the model's reasoning.
+    is_opened: bool = False
+
+
+def is_resumable(response: Response) -> bool:
+    """Whether a successor is to go on with it, so that it is written down as it comes."""
+    request = response.request
+    is_wanted = response.streaming or request.background or response.keep_s > 0
+    return is_wanted or is_long(request.sampling)
+
+
+def note_of(response: Response) -> AdmissionNote:
+    """For its admission."""
+    request = response.request
+    is_keyed = response.is_keyed
+    kept = KeptResponseRequest(
+        values=request.values, before=response.before, session=response.session, is_keyed=is_keyed
+    )
+    return AdmissionNote(
+        name=response.response_id,
+        surface=SURFACE,
+        body=msgspec.json.encode(kept),
+        created_at=response.record.events.created_at,
+        is_resumable=is_resumable(response),
+    )
+
+
+def kept_request(admission: AdmissionRecord) -> KeptResponseRequest:
+    """What `note_of` has noted. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(admission.body, type=KeptResponseRequest)
+
+
+def said_of(response: Response, ended_ns: int) -> bytes:
+    """Of a response that has ended."""
+    record = response.record
+    assert record.ending is not None
+    kept = KeptEnding(
+        ending=record.ending,
+        token_count=record.token_count,
+        ended_ns=ended_ns,
+        is_stored=response.request.store,
+        session=response.session,
+        is_keyed=response.is_keyed,
+        is_opened=response.is_opened,
+    )
+    return msgspec.json.encode(kept)
+
+
+def kept_ending(said: bytes) -> KeptEnding:
+    """What `said_of` has noted. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(said, type=KeptEnding)
+
+
+def first_tokens(output: GenerationOutput, count: int) -> GenerationOutput:
+    """The output without what is behind so many of its tokens."""
+    texts = output.parts[:count]
+    return GenerationOutput(
+        "".join(texts),
+        output.token_ids[:count],
+        output.token_count - len(output.token_ids) + count,
+        index=output.index,
+        logprobs=None if output.logprobs is None else output.logprobs.between(0, count),
+        texts=texts,
+    )
+
+
+# ---- and back
 
 
 def rebuild(

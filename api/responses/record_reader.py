@@ -13,7 +13,7 @@ import attrs
 from ..errors import bad_field
 from ..openai.response_events import Delta, Mark, Part
 from ..schema.fields import JsonObject
-from .record import ResponseRecord
+from .record import NUMBERS_OF_TOKEN, ResponseRecord
 
 
 @attrs.define(eq=False)
@@ -70,6 +70,20 @@ class RecordReader:
     def is_done(self) -> bool:
         """Everything up to and with the terminal event was taken."""
         return self.record.ending is not None and self._mark == len(self.record.marks)
+
+    @property
+    def position(self) -> int | None:
+        """Behind which event it is."""
+        return self.number
+
+    def is_beyond(self, number: int) -> bool:
+        """Whether the event of this number may be yet to come."""
+        return number > self.record.last_number and self.record.ending is None
+
+    def is_inexact(self, number: int) -> bool:
+        """Whether engines of other numerics have computed something up to this event."""
+        inexact_from = self.record.inexact_from
+        return inexact_from is not None and number > inexact_from * NUMBERS_OF_TOKEN
 
     @property
     def lag(self) -> int:

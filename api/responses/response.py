@@ -6,7 +6,7 @@ Its record numbers each event by the tokens alone; `streams.served_stream` has i
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -21,15 +21,18 @@ from ...runtime.text.outputs import GenerationOutput, Usage
 from ...runtime.text.prompts import Prompt
 from ..access_log import Generated
 from ..errors import ApiError
-from ..openai.response_events import Ending, Part, Status, ending_of, notice_of
+from ..openai.response_events import Ending, Event, Part, Status, ending_of, event_of, notice_of
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
+from ..streams.behind_reasoning import with_form_behind
 from ..streams.served_stream import Admit, Owner, ServedStream
 from ..streams.stream_reader import StreamReader
-from .behind_reasoning import with_form_behind
 from .history import Conversation, prompt_alone, prompt_of
 from .record import ResponseRecord
 from .record_reader import RecordReader
+
+# Of one batch of events; a lane's buffer has as many.
+BATCH_CHARACTERS_MAX = 64 * 2**10
 
 
 class Store(Owner["Response"], Protocol):
@@ -40,20 +43,8 @@ class Store(Owner["Response"], Protocol):
 
 
 @attrs.define(eq=False)
-class ResponseReader(StreamReader[RecordReader]):
+class ResponseReader(StreamReader[RecordReader, list[Part]]):
     """Reads events of one response."""
-
-    @property
-    def number(self) -> int | None:
-        """See `RecordReader.number`."""
-        return self.cursor.number
-
-    def take(self, characters_max: int) -> list[Part]:
-        """The next events; see `RecordReader.take`."""
-        self._pull()
-        events = self.cursor.take(characters_max)
-        self._note_taken()
-        return events
 
 
 Wake = Callable[[ResponseReader], None]
@@ -286,3 +277,11 @@ class Response(ServedStream[ResponseReader]):
         cursor = RecordReader.behind(self.record, starting_after, with_notices=with_notices)
         with self._attached(ResponseReader(self, cursor, wake)) as reader:
             yield reader
+
+    def reading_on(self, position: int | None) -> AbstractContextManager[ResponseReader]:
+        """Read without notices."""
+        return self.reading(position, with_notices=False)
+
+    def batch_parts(self, reader: ResponseReader) -> list[Event]:
+        """Events, built."""
+        return [event_of(part) for part in reader.take(BATCH_CHARACTERS_MAX)]

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -21,31 +21,30 @@ from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
 from ...runtime.journal.records import JournalUnreadable
-from ...runtime.messages import ForeignVerb
+from ...runtime.messages import ForeignCall, ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
-from ..errors import ApiError, to_api_error
+from ..errors import ApiError, response_not_found, to_api_error
 from ..openai.logprobs import make_formatter
-from ..openai.response_events import ResponseEvents
+from ..openai.response_events import Event, ResponseEvents
 from ..openai.response_id import IdSource
 from ..openai.responses_request import AUTO, ResponseRequest, ResumeRequest, read_response_request
+from ..openai.tool_use import IgnoredTools
 from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
-from .adoption import rebuild, rebuild_end
-from .claims import Standing
-from .executions import UNREADABLE
-from .foreign import ForeignReader, ForeignResponses
+from ..streams.claims import ClaimCall, Standing
+from ..streams.executions import UNREADABLE, ExecutionCall
+from ..streams.foreign import ForeignReader, ForeignStreams, StreamBatch
+from .adoption import kept_ending, rebuild, rebuild_end
 from .history import Conversation, continued, prompt_of
-from .ignored_tools import IgnoredTools
 from .inputs import fitting, with_items
-from .kept import kept_ending
-from .recomputed import catch_up
 from .record import ResponseRecord
 from .response import Response, ResponseReader, Wake
-from .store import ResponseStore, response_not_found
+from .store import ResponseStore
 
 logger = logging.getLogger(__name__)
-Reader = ResponseReader | ForeignReader
+Reader = ResponseReader | ForeignReader[list[Event]]
+Answer = TypeVar("Answer")
 
 
 @attrs.define(eq=False)
@@ -55,7 +54,7 @@ class ResponseService:
     generator: Generator
     settings: ServeSettings
     store: ResponseStore
-    foreign: ForeignResponses
+    foreign: ForeignStreams
     ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
@@ -240,7 +239,7 @@ class ResponseService:
 
     async def _with_items(self, request: ResponseRequest, principal: str) -> ResponseRequest:
         """The same with items in the place of references to them. Raises `ApiError`."""
-        values = await with_items(request.values, principal, self.ask)
+        values = await with_items(request.values, principal, partial(self.ask, kind=JsonObject))
         model, now = self.generator.model_name, trio.current_time()
         read = read_response_request(values, model=model, now=now, answer_format=self.answer_format)
         return attrs.evolve(read, keeping=request.keeping, stream_id=request.stream_id)
@@ -296,16 +295,57 @@ class ResponseService:
             return None
         try:
             if self.foreign.is_foreign(previous_id):
-                asked = (ForeignVerb.CONVERSATION, previous_id, principal)
-                found: Conversation = await self.foreign.call(*asked)
-                return found
+                return await self.ask(
+                    ForeignVerb.CONVERSATION, previous_id, principal, kind=Conversation
+                )
             return self.store.conversation_of(previous_id, principal, session)
         except ApiError as error:
             raise _of_previous(error, previous_id) from error
 
-    async def ask(self, verb: ForeignVerb, response_id: str, principal: str) -> Any:
+    async def ask(
+        self, verb: ForeignVerb, response_id: str, principal: str, *, kind: type[Answer]
+    ) -> Answer:
         """What `carry_out` gives for a response, here or in another frontend. Raises `ApiError`."""
-        return await self.foreign.call(verb, response_id, principal)
+        return await self.foreign.call(verb, response_id, principal, kind=kind)
+
+    async def carry_out(self, call: ForeignCall) -> Any:
+        """Do this with a response, or a key, of this frontend. Raises `ApiError`."""
+        store, response_id, principal = self.store, call.response_id, call.principal
+        match call.verb:
+            case ForeignVerb.GET:
+                return store.get(response_id, principal)
+            case ForeignVerb.CANCEL:
+                response = store.cancel(response_id, principal, "cancelled by its client")
+                await response.wait_ended()
+                return response.record.snapshot()
+            case ForeignVerb.DELETE:
+                store.delete(response_id, principal)
+                return {}
+            case ForeignVerb.INPUT:
+                return store.find(response_id, principal).conversation
+            case ForeignVerb.CONVERSATION:
+                return store.conversation_of(response_id, principal)
+            case ForeignVerb.EVENTS:
+                return await self._read_batch(response_id, principal, call.starting_after)
+            case ForeignVerb.CLAIM:
+                claim = msgspec.json.decode(call.text, type=ClaimCall)
+                return store.claims.handle_claim(claim, time.monotonic_ns())
+            case _:
+                assert call.verb is ForeignVerb.EXECUTION
+                asked = msgspec.json.decode(call.text, type=ExecutionCall)
+                find = partial(self._find, response_id, principal)
+                return await store.executions.look_up(response_id, asked, find)
+
+    async def _read_batch(self, response_id: str, principal: str, number: object) -> StreamBatch:
+        response = self.store.find(response_id, principal)
+        is_lost = number is not None and self.store.may_lack_events(response_id)
+        return await response.next_batch(number, is_lost=is_lost)
+
+    def _find(self, response_id: str, principal: str) -> Response | None:
+        try:
+            return self.store.find(response_id, principal)
+        except ApiError:
+            return None
 
     async def whole(self, response_id: str, principal: str) -> JsonObject:
         """The object at its end, of a response that a frontend before this one has admitted.
@@ -333,12 +373,13 @@ class ResponseService:
         await trio.lowlevel.checkpoint()
         if self.foreign.is_foreign(resume.response_id):
             named = (resume.response_id, principal, resume.starting_after)
-            reader = ForeignReader(self.foreign, *named)
+            reader = ForeignReader(self.foreign, ForeignVerb.EVENTS, list[Event], *named)
             await reader.wait_ready()
             yield reader
             return
         response = self.store.find(resume.response_id, principal, session)
-        await catch_up(self.store, response, resume.starting_after)
+        if resume.starting_after is not None and self.store.may_lack_events(resume.response_id):
+            await response.catch_up(resume.starting_after)
         with response.reading(resume.starting_after, wake) as attached:
             yield attached
 

@@ -15,15 +15,15 @@ import attrs
 import trio
 
 from ...runtime.journal.journal import AdmissionNote, Journal
-from ..errors import ApiError
+from ..errors import ApiError, response_not_found
 from ..schema.fields import JsonObject
 from ..settings import ServerLimits
-from .claims import Claims, Standing
-from .executions import DELETED, FORGOTTEN, Executions
+from ..streams.claims import Claims, Standing
+from ..streams.executions import DELETED, FORGOTTEN, Executions
+from ..streams.retention import Retention
+from .adoption import KeptEnding, is_resumable, note_of, said_of
 from .history import Conversation, with_output
-from .kept import KeptEnding, is_resumable, note_of, said_of
 from .response import Response
-from .retention import Retention
 
 # What an ended response costs beside its conversation; an estimate.
 RESPONSE_BYTES = 4096
@@ -302,16 +302,6 @@ def _end_of(keep_s: float, ended_ns: int) -> float:
     """
     now_ns = time.monotonic_ns()
     return trio.current_time() + keep_s - (now_ns - min(ended_ns, now_ns)) / 1e9
-
-
-def response_not_found(response_id: str) -> ApiError:
-    """The 404 for an id that is unknown, or another principal's."""
-    return ApiError(
-        404,
-        f"Response with id {response_id[:100]!r} not found",
-        "response_not_found",
-        param="response_id",
-    )
 
 
 def still_running(response_id: str) -> ApiError:

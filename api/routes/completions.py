@@ -16,10 +16,9 @@ from ..anthropic.messages_request import (
     read_messages_request,
 )
 from ..application import Call
-from ..completions.completion import CompletionReader
 from ..completions.cursor import POSITION_CHARACTERS_MAX
-from ..completions.foreign_reader import ForeignCompletionReader
 from ..completions.order import CompletionOrder
+from ..completions.service import Reader
 from ..errors import completion_not_found, to_api_error
 from ..http.connection import HttpConnection
 from ..openai.completion_requests import (
@@ -158,7 +157,7 @@ def _position(connection: HttpConnection) -> str | None:
     return position
 
 
-async def _send_chunks(call: Call, reader: CompletionReader | ForeignCompletionReader) -> None:
+async def _send_chunks(call: Call, reader: Reader) -> None:
     """Send everything that a reader reads. A failure is an error event, which SDKs raise."""
     connection = call.connection
     await connection.start_events()

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 
 from ..application import Call
-from ..responses.claims import HEADER_NAME, KeyedRequest
 from ..schema.fields import JsonObject
+from ..streams.claims import HEADER_NAME, KeyedRequest
 
 # Stripe's mark of an answer that another request with the same key was the first to get.
 REPLAYED = ("idempotent-replayed", "true")

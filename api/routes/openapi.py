@@ -14,9 +14,9 @@ import attrs
 from ... import __version__
 from ..application import Call
 from ..openai.engine_rank import RANK, RANK_FIELD, RANK_HEADER
-from ..responses.claims import HEADER, KEY
 from ..schema.fields import JsonObject
 from ..schema.tables import NO_QUERY, Body, Query
+from ..streams.claims import HEADER, KEY
 
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")

@@ -15,12 +15,12 @@ from ..errors import ApiError, bad_field
 from ..http.connection import HttpConnection
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..openai.sse import event_frame
-from ..responses.claims import KeyedRequest
-from ..responses.history import input_items
+from ..responses.history import Conversation, input_items
 from ..responses.response import Response, ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query
+from ..streams.claims import KeyedRequest
 from .idempotency import answer_again, keyed_request
 
 # OpenAI's figures for lists of items.
@@ -118,7 +118,7 @@ async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedReques
             async with responses.read(resume, principal) as reader:
                 await _send_events(connection, application, reader)
         else:
-            found = await responses.ask(ForeignVerb.GET, found_id, principal)
+            found = await responses.ask(ForeignVerb.GET, found_id, principal, kind=JsonObject)
             await connection.answer_json(200, found)
 
     pending = application.store.executions.pending(response_id)
@@ -193,7 +193,7 @@ async def _send_events(
                 events = reader.take(characters_max)
                 if events:
                     frames = [event_frame(event) for event in events]
-                    await connection.send_events(b"".join(frames), reader.number)
+                    await connection.send_events(b"".join(frames), reader.position)
                 else:
                     await application.keep_alive.send_due(connection)
         await connection.end_events()
@@ -219,20 +219,23 @@ async def get_response(call: Call) -> None:
             async with application.responses.read(resume, principal) as reader:
                 await _send_events(connection, application, reader)
         return
-    response = await application.responses.ask(ForeignVerb.GET, response_id, principal)
+    asked = (ForeignVerb.GET, response_id, principal)
+    response = await application.responses.ask(*asked, kind=JsonObject)
     await connection.answer_json(200, response)
 
 
 async def cancel_response(call: Call) -> None:
     """`POST /v1/responses/{id}/cancel`: cancel a response; idempotent, answers the final object."""
     responses = call.application.responses
-    final = await responses.ask(ForeignVerb.CANCEL, call.resource_id, call.principal)
+    asked = (ForeignVerb.CANCEL, call.resource_id, call.principal)
+    final = await responses.ask(*asked, kind=JsonObject)
     await call.connection.answer_json(200, final)
 
 
 async def delete_response(call: Call) -> None:
     """`DELETE /v1/responses/{id}`: forget a response; one that runs is cancelled as well."""
-    await call.application.responses.ask(ForeignVerb.DELETE, call.resource_id, call.principal)
+    asked = (ForeignVerb.DELETE, call.resource_id, call.principal)
+    await call.application.responses.ask(*asked, kind=JsonObject)
     deleted = {"id": call.resource_id, "object": "response", "deleted": True}
     await call.connection.answer_json(200, deleted)
 
@@ -241,7 +244,8 @@ async def list_input_items(call: Call) -> None:
     """`GET /v1/responses/{id}/input_items`: the input of a response, earlier turns included."""
     response_id, query = call.resource_id, ITEMS_QUERY.read(call.query)
     responses = call.application.responses
-    conversation = await responses.ask(ForeignVerb.INPUT, response_id, call.principal)
+    asked = (ForeignVerb.INPUT, response_id, call.principal)
+    conversation = await responses.ask(*asked, kind=Conversation)
     items = input_items(conversation, response_id)
     if query["order"] != "asc":
         items.reverse()

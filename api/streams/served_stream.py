@@ -17,7 +17,7 @@ two, `responses.response` (Responses) and `completions.completion` (chat, comple
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -27,13 +27,16 @@ import trio
 from ...engine.errors import EngineError
 from ..access_log import Generated
 from ..errors import ApiError, to_api_error, too_many_readers
+from .foreign import StreamBatch
 from .stream_reader import StreamReader
 
 logger = logging.getLogger(__name__)
 # Each reader costs a connection anyway.
 READERS_MAX = 8
+# How long another frontend waits for further parts before it hears that there are none yet.
+BATCH_WAIT_S = 1.0
 Known = TypeVar("Known", contravariant=True)
-Reader = TypeVar("Reader", bound=StreamReader[Any])
+Reader = TypeVar("Reader", bound=StreamReader[Any, Any])
 # Called when the request has reached its engine.
 Admit = Callable[[], None]
 
@@ -95,6 +98,14 @@ class ServedStream(Generic[Reader]):
 
     def generated(self) -> Generated:
         """The result so far, for the access log."""
+        raise NotImplementedError
+
+    def reading_on(self, position: Any, /) -> AbstractContextManager[Reader]:
+        """Read in this block, for another frontend, or until a position is there again."""
+        raise NotImplementedError
+
+    def batch_parts(self, reader: Reader, /) -> list[Any]:
+        """What a reader of another frontend is given at once, from this one's."""
         raise NotImplementedError
 
     def _take(self) -> None:
@@ -221,6 +232,30 @@ class ServedStream(Generic[Reader]):
         finally:
             self._readers.remove(reader)
             self._check_abandoned()
+
+    async def catch_up(self, position: Any) -> None:
+        """Return when what was lost with the machine up to here is there again.
+
+        Raises `ApiError` 410 where it will not be the same.
+        """
+        with self.reading_on(None) as reader:
+            await reader.catch_up(position)
+
+    async def next_batch(self, position: Any, *, is_lost: bool) -> StreamBatch:
+        """For another frontend: what comes behind this position, or comes in a moment.
+
+        What `is_lost` is awaited. Raises `ApiError`.
+        """
+        with trio.move_on_after(BATCH_WAIT_S) as waiting:
+            if is_lost:
+                await self.catch_up(position)
+        if waiting.cancelled_caught:
+            return StreamBatch([], position, is_last=False)
+        with self.reading_on(position) as reader:
+            with trio.move_on_after(BATCH_WAIT_S):
+                await reader.wait_ready()
+            parts = self.batch_parts(reader)
+            return StreamBatch(parts, reader.position, reader.done.is_set())
 
     @property
     def is_attached(self) -> bool:

@@ -50,7 +50,7 @@ class PlacedReader(Protocol):
         """Set when everything has been taken."""
 
     @property
-    def number(self) -> int | None:
+    def position(self) -> int | None:
         """The number of the last event that was taken."""
 
 
@@ -111,7 +111,7 @@ class Turn:
         start, reader = self.start, self.reader
         assert start is not None
         message = b"" if self.is_begun else start.message
-        number = start.number if reader is None else reader.number
+        number = start.number if reader is None else reader.position
         said = (number, self.granted, self.is_cancelled)
         return TurnState(start.request.stream_id, self.response_id, message, *said)
 

@@ -314,7 +314,7 @@ class SocketSession:
         """The reader does not wait for another frontend; how many may is bounded there."""
         try:
             await self.application.foreign.call(
-                ForeignVerb.CANCEL, response_id, self.before.principal
+                ForeignVerb.CANCEL, response_id, self.before.principal, kind=JsonObject
             )
         except ApiError as error:
             self._put_notice(error_event(error, stream_id, event_id))

@@ -47,7 +47,7 @@ MODULES = {
     "engine/core/outputs.py": "tests/engine/core",
     "engine/core/checks.py": "tests/engine/core",
     "api/responses/adoption.py": "tests/api/responses",
-    "api/responses/executions.py": "tests/api/responses",
+    "api/streams/executions.py": "tests/api/streams",
 }
 NUMBERS = re.compile(
     r"epoch|term|attempt|generation|index|sequence|number|acknowledged|_received|_sent|"

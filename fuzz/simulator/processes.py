@@ -20,9 +20,10 @@ import trio
 from ...api import frontend_process
 from ...api.application import Application
 from ...api.frontend_home import FrontendHome
-from ...api.responses.foreign import ForeignResponses, RootCalls
+from ...api.root_calls import RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
+from ...api.streams.foreign import ForeignStreams
 from ...engine.batch_table import open_batch_table
 from ...engine.block_names import BlockNames, open_block_names
 from ...engine.config import EngineSettings
@@ -320,7 +321,7 @@ class Programs:
             responses.adopt(adopted)
             if process.is_alive:
                 self.on_adopted(process, adopted)
-            foreign = ForeignResponses(me.rank, settings.frontends, init.epoch, control.send)
+            foreign = ForeignStreams(me.rank, settings.frontends, init.epoch, control.send)
             application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
             async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
                 responses.start()

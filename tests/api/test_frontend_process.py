@@ -20,9 +20,10 @@ from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of,
 from triolet.api.frontend_home import FrontendHome
 from triolet.api.frontend_process import FrontendProcess
 from triolet.api.load_reports import LOAD_PERIOD_S, LoadReports
-from triolet.api.responses.foreign import ForeignResponses, RootCalls
+from triolet.api.root_calls import RootCalls
 from triolet.api.serving.server import open_queue_source
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
+from triolet.api.streams.foreign import ForeignStreams
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.fuzz.doubles.bed import Bed, open_bed
@@ -348,7 +349,7 @@ async def open_made(
         trio.open_nursery() as nursery,
     ):
         control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
-        foreign = ForeignResponses(0, 1, 1, control.send)
+        foreign = ForeignStreams(0, 1, 1, control.send)
         calls = RootCalls(control.send)
         application = application_of(bed.frontend, ServeSettings(), foreign, calls)
         home = FrontendHome(bed.frontend, application, source, [], [], ("", ""))

@@ -8,12 +8,11 @@ import trio
 
 from triolet.api.anthropic.messages_request import read_messages_request
 from triolet.api.application import Application
-from triolet.api.completions.completion import CompletionReader
-from triolet.api.completions.foreign_reader import ForeignCompletionReader
 from triolet.api.completions.order import CompletionOrder
+from triolet.api.completions.service import Reader
 from triolet.api.http.access import ANONYMOUS
-from triolet.api.responses.claims import HEADER_NAME
-from triolet.api.responses.kept import LONG_TOKENS
+from triolet.api.streams.adoption import LONG_TOKENS
+from triolet.api.streams.claims import HEADER_NAME
 
 from ..fakes import Answer, open_client
 from ..lives import asking, open_lives
@@ -38,7 +37,7 @@ def make_order(application: Application, body: dict[str, Any]) -> CompletionOrde
     return application.completions.order(request, "p", body)
 
 
-async def take(reader: CompletionReader | ForeignCompletionReader, frames: int) -> bytes:
+async def take(reader: Reader, frames: int) -> bytes:
     """So many frames at least, or all there are."""
     data = b""
     with trio.fail_after(20):

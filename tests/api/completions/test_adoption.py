@@ -11,14 +11,13 @@ import pytest
 import trio
 
 from triolet.api.application import Application
-from triolet.api.completions.completion import CompletionReader
-from triolet.api.completions.foreign_reader import ForeignCompletionReader
 from triolet.api.completions.order import CompletionOrder
+from triolet.api.completions.service import Reader
 from triolet.api.errors import ApiError
 from triolet.api.http.access import ANONYMOUS
 from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
-from triolet.api.responses.claims import HEADER_NAME
-from triolet.api.responses.kept import LONG_TOKENS
+from triolet.api.streams.adoption import LONG_TOKENS
+from triolet.api.streams.claims import HEADER_NAME
 from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.journal import Journal
@@ -56,9 +55,7 @@ def make_order(application: Application, body: dict[str, Any]) -> CompletionOrde
     return application.completions.order(request, "p", body)
 
 
-async def take(
-    reader: CompletionReader | ForeignCompletionReader, frames: list[Any], count: int = 10**9
-) -> None:
+async def take(reader: Reader, frames: list[Any], count: int = 10**9) -> None:
     """So many frames more, or all there are."""
     with trio.fail_after(20):
         while len(frames) < count and not reader.done.is_set():
@@ -355,7 +352,9 @@ async def test_frames_that_were_lost_come_again_and_are_passed_over(
             asked = (completion_id, "p", seen[-1][0])
             with trio.fail_after(20):
                 batch = await after.completions.read_batch(*asked)
-                assert asked[2] not in [frame[0] for frame in frames_of(batch.frames.encode())]
+                assert asked[2] not in [
+                    frame[0] for frame in frames_of("".join(batch.parts).encode())
+                ]
                 async with after.completions.read(*asked) as resumed:
                     await take(resumed, seen)
             assert same_for_all(seen, completion_id) == wanted

@@ -7,13 +7,13 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.responses.executions import INTERRUPTED
 from triolet.api.settings import ServerLimits
+from triolet.api.streams.executions import INTERRUPTED
 from triolet.runtime.errors import NoEngine, Overloaded, RequestFailed
 
 from ..chunks import frames_of, said_of
 from ..fakes import Answer, Fail, Say
-from ..responses.frontends import REPLAYED, at_once, open_keyed
+from ..streams.frontends import REPLAYED, at_once, open_keyed
 
 CHAT: dict[str, Any] = {"path": "chat/completions", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: dict[str, Any] = {"path": "completions", "prompt": "hi"}

@@ -10,7 +10,7 @@ from triolet.api.http.keep_alive import COMMENT, COMMENT_LINE
 from triolet.nurseries.tasks.service import open_service
 
 from ..fakes import FakeGenerator, Say, make_application, open_client
-from ..responses.frontends import KEYS, open_server
+from ..streams.frontends import KEYS, open_server
 
 ONE = KEYS["one"]
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -13,9 +13,9 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.responses.adoption import LOST_CODE
-from triolet.api.responses.kept import LONG_TOKENS
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import ResponseStore
+from triolet.api.streams.adoption import LONG_TOKENS
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.reader import read_journal
 

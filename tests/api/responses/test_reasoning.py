@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.openai.response_events import Status
-from triolet.api.responses.behind_reasoning import with_form_behind
 from triolet.api.responses.history import Conversation, input_items, with_output
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.record_reader import RecordReader
-from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.structured_outputs import GrammarKind, StructuredOutputs
-from triolet.runtime.text.prompts import ChatPrompt
 
-from ..answers import CALLS, THINKING, THINKING_CALLS, TOOLS
+from ..answers import THINKING, THINKING_CALLS
 from ..chunks import frames_of
 from ..fakes import FakeGenerator, Say, make_application, open_client, open_responses
 from ..records import COMPLETED, as_read, check_invariants, make_record, say, taken
@@ -185,30 +181,3 @@ async def test_a_prompt_that_opens_the_reasoning_is_seen_by_both_protocols() -> 
         response = await client.request("POST", "/v1/responses", {"input": "hi"})
     assert chat.json["choices"][0]["message"]["reasoning"] == "Hm, hm."
     assert [item["type"] for item in response.json["output"]] == ["reasoning", "message"]
-
-
-FORM = StructuredOutputs.choice(["yes", "no"])
-
-
-@pytest.mark.parametrize(("end", "is_open"), [("hi", False), ("hi<think>\n", True)])
-async def test_a_form_begins_where_the_prompt_says(end: str, is_open: bool) -> None:
-    prompt = ChatPrompt([{"role": "user", "content": end}])
-    tools = attrs.evolve(TOOLS, answer_format=THINKING)
-    sampling = SamplingParams(structured_outputs=FORM)
-    asked = await with_form_behind(FakeGenerator(), prompt, sampling, tools, is_call=False)
-    assert asked[0] == [*map(ord, end)]
-    form = asked[1].structured_outputs
-    assert form is not None
-    assert form.kind is GrammarKind.GRAMMAR
-    assert form.text.startswith("start: reasoning") == is_open
-
-
-async def test_nothing_is_done_without_a_form_or_without_reasoning() -> None:
-    prompt, plain = ChatPrompt([]), SamplingParams()
-    thinking = attrs.evolve(TOOLS, answer_format=THINKING)
-    asked = await with_form_behind(FakeGenerator(), prompt, plain, thinking, is_call=False)
-    assert asked == (prompt, plain)
-    formed = SamplingParams(structured_outputs=FORM)
-    assert TOOLS.answer_format is CALLS
-    asked = await with_form_behind(FakeGenerator(), prompt, formed, TOOLS, is_call=False)
-    assert asked == (prompt, formed)

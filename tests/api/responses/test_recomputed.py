@@ -12,8 +12,8 @@ from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Event
 from triolet.api.openai.responses_request import ResumeRequest
 from triolet.api.responses.response import Response, ResponseReader
-from triolet.api.responses.verbs import EventBatch, carry_out
-from triolet.runtime.messages import ForeignVerb
+from triolet.api.streams.foreign import StreamBatch
+from triolet.runtime.messages import ForeignCall, ForeignVerb
 
 from ..lives import lose_what_follows, open_lives
 from ..records import taken
@@ -96,11 +96,20 @@ async def test_another_death_before_it_is_there_again_changes_nothing(
 
 async def test_for_another_frontend_it_is_the_same(null_folder: pathlib.Path) -> None:
     async with lossy(null_folder) as (after, response, seen):
-        batch = EventBatch([], is_last=False)
-        asked = (after.store, ForeignVerb.EVENTS, response.response_id, "p")
-        while not batch.events:
-            batch = await carry_out(*asked, starting_after=seen)
-        assert numbers_of(batch.events)[0] > seen
+        batch = StreamBatch([], None, is_last=False)
+        call = ForeignCall(
+            caller=1,
+            caller_epoch=1,
+            call_id=1,
+            frontend=0,
+            verb=ForeignVerb.EVENTS,
+            response_id=response.response_id,
+            principal="p",
+            starting_after=seen,
+        )
+        while not batch.parts:
+            batch = await after.carry_out(call)
+        assert numbers_of(batch.parts)[0] > seen
 
 
 async def test_a_number_that_never_comes_is_refused_at_the_end(null_folder: pathlib.Path) -> None:

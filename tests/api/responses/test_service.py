@@ -10,7 +10,7 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
-from triolet.api.responses.ignored_tools import KINDS_MAX, IgnoredTools
+from triolet.api.openai.tool_use import IGNORED_KINDS_MAX, IgnoredTools
 from triolet.api.responses.response import ResponseReader
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
@@ -208,9 +208,9 @@ async def test_ignored_tools_are_said_once(caplog: pytest.LogCaptureFixture) -> 
 def test_of_many_kinds_of_ignored_tools_some_are_said(caplog: pytest.LogCaptureFixture) -> None:
     """Clients name them as they like."""
     ignored = IgnoredTools()
-    for place in range(3 * KINDS_MAX):
+    for place in range(3 * IGNORED_KINDS_MAX):
         ignored.note([f"kind{place}", f"other{place}"])
-    assert len(ignored.kinds) == len(caplog.records) == KINDS_MAX
+    assert len(ignored.kinds) == len(caplog.records) == IGNORED_KINDS_MAX
 
 
 async def test_the_object_has_the_values_that_were_used_and_its_end() -> None:

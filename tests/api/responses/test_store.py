@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.responses.claims import Standing
-from triolet.api.responses.kept import KeptEnding
+from triolet.api.responses.adoption import KeptEnding
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
 from triolet.api.settings import ServerLimits
+from triolet.api.streams.claims import Standing
 
 from ..records import COMPLETED, make_live
 

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.responses.foreign import RootCalls
+from triolet.api.root_calls import RootCalls
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.control.calls import (
     ControlCall,

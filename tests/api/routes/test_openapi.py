@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from triolet.api.openai.engine_rank import RANK_HEADER
-from triolet.api.responses.claims import HEADER
 from triolet.api.routes import completions as completion_routes
 from triolet.api.routes import responses as response_routes
 from triolet.api.routes.openapi import Route, openapi_document
 from triolet.api.routes.table import ROUTES
 from triolet.api.schema.tables import Query
+from triolet.api.streams.claims import HEADER
 
 from ..fakes import make_application, open_client
 

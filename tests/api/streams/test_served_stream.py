@@ -12,7 +12,8 @@ import trio.testing
 
 from triolet.api.access_log import Generated
 from triolet.api.errors import ApiError
-from triolet.api.streams.served_stream import READERS_MAX, Admit, ServedStream
+from triolet.api.streams.foreign import StreamBatch
+from triolet.api.streams.served_stream import BATCH_WAIT_S, READERS_MAX, Admit, ServedStream
 from triolet.api.streams.stream_reader import StreamReader
 from triolet.runtime.errors import NoEngine
 
@@ -32,14 +33,26 @@ class Place:
     def is_done(self) -> bool:
         return self.tally.has_ended and not self.is_ready
 
+    @property
+    def position(self) -> int:
+        return self.taken
 
-class TallyReader(StreamReader[Place]):
-    def take(self) -> int:
-        self._pull()
-        found = self.cursor.tally.pulled - self.cursor.taken
-        self.cursor.taken = self.cursor.tally.pulled
-        self._note_taken()
+    def is_beyond(self, position: int) -> bool:
+        return position > self.tally.pulled and not self.tally.has_ended
+
+    def is_inexact(self, position: int) -> bool:
+        inexact_from = self.tally.inexact_from
+        return inexact_from is not None and position > inexact_from
+
+    def take(self, size_max: int | None) -> int:
+        found = self.tally.pulled - self.taken
+        found = found if size_max is None else min(found, size_max)
+        self.taken += found
         return found
+
+
+class TallyReader(StreamReader[Place, int]):
+    pass
 
 
 @attrs.define(eq=False)
@@ -52,6 +65,7 @@ class Tally(ServedStream[TallyReader]):
     waiting: int = 0
     pulled: int = 0
     ending: str = ""
+    inexact_from: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -86,8 +100,14 @@ class Tally(ServedStream[TallyReader]):
         self.ending = "well"
         self._note_end()
 
-    def reading(self) -> Any:
-        return self._attached(TallyReader(self, Place(self)))
+    def reading(self, taken: int = 0) -> Any:
+        return self._attached(TallyReader(self, Place(self, taken)))
+
+    def reading_on(self, position: int | None) -> Any:
+        return self.reading(position or 0)
+
+    def batch_parts(self, reader: TallyReader) -> list[int]:
+        return [reader.take(2)]
 
     async def run(self, owner: "Known", *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         async def generate(admit: Admit) -> None:
@@ -239,3 +259,32 @@ async def test_cancelled_from_outside_it_is_cut() -> None:
         await nursery.start(partial(tally.run, owner))
         nursery.cancel_scope.cancel()
     assert owner.heard == ["add", "end cut", "left"]
+
+
+async def test_another_frontend_is_given_what_comes_in_a_moment(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tally = Tally()
+    with tally.held():
+        assert await tally.next_batch(None, is_lost=False) == StreamBatch([0], 0, is_last=False)
+        assert trio.current_time() == BATCH_WAIT_S
+        tally.put(3)
+        assert await tally.next_batch(0, is_lost=False) == StreamBatch([2], 2, is_last=False)
+        tally.end()
+        assert await tally.next_batch(2, is_lost=False) == StreamBatch([1], 3, is_last=True)
+        assert trio.current_time() == BATCH_WAIT_S
+
+
+async def test_a_lost_position_is_awaited(autojump_clock: trio.testing.MockClock) -> None:
+    tally = Tally()
+    with tally.held():
+        assert await tally.next_batch(2, is_lost=True) == StreamBatch([], 2, is_last=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tally.catch_up, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            tally.put(2)
+        tally.inexact_from = 1
+        await tally.catch_up(1)
+        with pytest.raises(ApiError) as caught:
+            await tally.catch_up(9)
+        assert (caught.value.status, caught.value.code) == (410, "events_lost")

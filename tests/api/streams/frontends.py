@@ -9,9 +9,9 @@ import attrs
 import trio
 
 from triolet.api.application import Application
-from triolet.api.responses.claims import KeyedRequest, home_of
-from triolet.api.responses.foreign import ForeignResponses
 from triolet.api.settings import ServeSettings
+from triolet.api.streams.claims import KeyedRequest, home_of
+from triolet.api.streams.foreign import ForeignStreams
 from triolet.runtime.messages import ForeignCall, ForeignReply, FrontendStates
 from triolet.runtime.processes.membership import deliver
 from triolet.transports.codec import MessageTooLarge
@@ -39,7 +39,7 @@ class Server:
         settings = ServeSettings(api_keys=tuple(KEYS))
         self.generators = [FakeGenerator(SLOW) for _ in range(2)]
         self.applications = [
-            Application(generator, settings, ForeignResponses(rank, 2, rank + 1, self.send))
+            Application(generator, settings, ForeignStreams(rank, 2, rank + 1, self.send))
             for rank, generator in enumerate(self.generators)
         ]
         self.publish()

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.responses.claims import Claims
-from triolet.api.responses.executions import Executions
+from triolet.api.streams.claims import Claims
+from triolet.api.streams.executions import Executions
 from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.fuzz.simulator.task_order import seeded_tasks
 from triolet.runtime.errors import Overloaded

@@ -4,7 +4,7 @@ Calls go to the key's home and to the executor, which may be this frontend; see 
 another's execution are as long as it takes, each call within is bounded.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import attrs
 import msgspec
@@ -15,8 +15,9 @@ from ..openai.response_id import frontend_of
 from ..schema.fields import JsonObject
 from .claims import Claim, ClaimCall, KeyedRequest, NextStep, Standing, home_of, judge
 from .executions import Execution, ExecutionCall
-from .foreign import ForeignResponses
+from .foreign import ForeignStreams
 
+Answer = TypeVar("Answer")
 GIVEN_UP = "the frontend that executed it was given up"
 
 
@@ -24,7 +25,7 @@ GIVEN_UP = "the frontend that executed it was given up"
 class KeyedRequests:
     """One per frontend."""
 
-    foreign: ForeignResponses
+    foreign: ForeignStreams
 
     async def choose(self, keyed: KeyedRequest, principal: str, response_id: str) -> Claim:
         """The claim that holds: with this id, which is pending, it is the caller's to execute;
@@ -73,8 +74,7 @@ class KeyedRequests:
 
     async def _claim(self, call: ClaimCall) -> Claim:
         home = home_of(call.claim.name, self.foreign.frontends)
-        claim: Claim = await self._ask(ForeignVerb.CLAIM, home, call.claim, call)
-        return claim
+        return await self._ask(ForeignVerb.CLAIM, home, call.claim, call, kind=Claim)
 
     async def _execution(
         self, claim: Claim, principal: str, *, until_end: bool = False
@@ -83,19 +83,25 @@ class KeyedRequests:
         assert executor is not None
         call = ExecutionCall(claim.epoch, until_end)
         try:
-            execution: Execution = await self._ask(
-                ForeignVerb.EXECUTION, executor, claim, call, principal=principal
+            return await self._ask(
+                ForeignVerb.EXECUTION, executor, claim, call, principal=principal, kind=Execution
             )
-            return execution
         except ApiError:
             if self.foreign.is_given_up(executor):
                 return Execution(standing=Standing.LOST, reason=GIVEN_UP)
             raise
 
     async def _ask(
-        self, verb: ForeignVerb, frontend: int, claim: Claim, call: object, *, principal: str = ""
-    ) -> Any:
+        self,
+        verb: ForeignVerb,
+        frontend: int,
+        claim: Claim,
+        call: object,
+        *,
+        principal: str = "",
+        kind: type[Answer],
+    ) -> Answer:
         text = msgspec.json.encode(call).decode()
         return await self.foreign.call(
-            verb, claim.response_id, principal, text=text, frontend=frontend
+            verb, claim.response_id, principal, text=text, frontend=frontend, kind=kind
         )

@@ -1,42 +1,42 @@
-"""Calls between frontends by way of the root, and to the root itself.
+"""Calls between frontends by way of the root, and readers of streams that other frontends have.
 
-An id of a response names its frontend. Another frontend's call goes to the root, which passes it on
+An id of a stream names its frontend. Another frontend's call goes to the root, which passes it on
 by rank, and the reply comes back the same way; the owner checks the principal, so that another's
-response does not exist for the caller here either. Events of a response that runs are fetched in
-batches, each behind the number that came last.
+stream does not exist for the caller here either. Parts of a stream that runs are fetched in
+batches, each behind the position that came last.
 
 Callers wait for a bounded time. An owner that is between two lives, or dies with the call in hand,
-is no answer: its successor has the response, and is asked. Each verb may be repeated: most only
+is no answer: its successor has the stream, and is asked. Each verb may be repeated: most only
 read, what is cancelled stays so, and what is not found when it is to be deleted again is deleted.
 """
 
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 import msgspec
 import trio
 
-from ...runtime.control.calls import ControlQuestion
 from ...runtime.messages import (
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
     FrontendStates,
-    RootCall,
-    RootReply,
 )
 from ...runtime.processes.membership import reply_to
 from ...transports.codec import MessageTooLarge
-from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_error
-from ..openai.response_events import Event
+from ..errors import (
+    SERVER_ERROR,
+    ApiError,
+    completion_not_found,
+    internal_error,
+    no_answer,
+    response_not_found,
+)
 from ..openai.response_id import frontend_of
-from ..schema.fields import JsonObject
-from .store import response_not_found
-from .verbs import ANSWERS, EventBatch
 
 logger = logging.getLogger(__name__)
 # As for all calls over control channels: a process in a long call cannot answer sooner.
@@ -45,14 +45,12 @@ CALL_S = 2.0
 # spare adopts within a second; one with thousands of streams on a busy machine takes three, and may
 # be killed again meanwhile, five times in 10 s (seen). Above that clients ask again themselves.
 ADOPTION_WAIT_S = 30.0
-# The root gathers for two seconds at most; a second more for the way.
-ROOT_CALL_S = 3.0
-# Refusals of the root that another moment, or another pid, may change.
-CONFLICTS = ("no_process", "process_changed")
 # Calls that wait here for a reply, and replies that wait here for an end; others wait for these.
 CALLS_MAX = 256
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
 CarryOut = Callable[[ForeignCall], Awaitable[Any]]
+Answer = TypeVar("Answer")
+Piece = TypeVar("Piece")
 
 
 @attrs.define(eq=False)
@@ -67,7 +65,7 @@ class _Attempt:
 
 
 @attrs.define(eq=False)
-class ForeignResponses:
+class ForeignStreams:
     """One per frontend process, whose `rank` and `epoch` these are, of so many `frontends`. `send`
     goes to the root, None where there is none.
     """
@@ -94,12 +92,12 @@ class ForeignResponses:
         """Whether what this frontend had is lost."""
         return frontend in self._states.failed
 
-    def is_foreign(self, response_id: str) -> bool:
+    def is_foreign(self, stream_id: str) -> bool:
         """Whether another frontend of this server drew this id."""
-        return self._owner_of(response_id) != self.rank
+        return self._owner_of(stream_id) != self.rank
 
-    def _owner_of(self, response_id: str) -> int:
-        rank = frontend_of(response_id)
+    def _owner_of(self, stream_id: str) -> int:
+        rank = frontend_of(stream_id)
         return rank if rank is not None and rank < self.frontends else self.rank
 
     # ---- calls
@@ -107,14 +105,15 @@ class ForeignResponses:
     async def call(
         self,
         verb: ForeignVerb,
-        response_id: str,
+        stream_id: str,
         principal: str,
         starting_after: int | str | None = None,
         *,
         text: str = "",
         frontend: int | None = None,
-    ) -> Any:
-        """What `carry_out` gives in the frontend that has the response, or in this one.
+        kind: type[Answer],
+    ) -> Answer:
+        """What `carry_out` gives in the frontend that has the stream, or in this one.
 
         Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
@@ -122,19 +121,20 @@ class ForeignResponses:
             caller=self.rank,
             caller_epoch=self.epoch,
             call_id=0,
-            frontend=self._owner_of(response_id) if frontend is None else frontend,
+            frontend=self._owner_of(stream_id) if frontend is None else frontend,
             verb=verb,
-            response_id=response_id,
+            response_id=stream_id,
             principal=principal,
             starting_after=starting_after,
             text=text,
         )
         if call.frontend == self.rank:
             assert self.carry_out is not None
-            return await self.carry_out(call)
+            found: Answer = await self.carry_out(call)
+            return found
         with trio.move_on_after(ADOPTION_WAIT_S):
             async with self._calling:
-                return _answer_in(await self._ask(call), verb, response_id)
+                return _answer_in(await self._ask(call), call, kind)
         raise _unreachable()
 
     async def _ask(self, call: ForeignCall) -> ForeignReply:
@@ -205,31 +205,43 @@ class ForeignResponses:
                     await self.send(_refused(call, _too_large()))
 
 
+@attrs.frozen
+class StreamBatch:
+    """Some parts of a stream, the position behind the last of them, and whether that is the end."""
+
+    parts: list[Any]
+    position: int | str | None
+    is_last: bool
+
+
 @attrs.define(eq=False)
-class ForeignReader:
-    """Reads a response of another frontend, batch by batch; as `ResponseReader`, but notices of
-    what happened to the request are not passed on, and it does not keep a response from ending.
+class ForeignReader(Generic[Piece]):
+    """Reads a stream of another frontend, batch by batch; as a `StreamReader`, but notices of what
+    happened to the request are not passed on, and it does not keep the stream from ending.
     """
 
-    foreign: ForeignResponses
-    response_id: str
+    foreign: ForeignStreams
+    # How more of this surface is asked for, and what is taken of parts.
+    verb: ForeignVerb
+    join: Callable[[list[Any]], Piece]
+    stream_id: str
     principal: str
-    starting_after: int | None
+    # Behind what was taken.
+    position: Any
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # The batch that was fetched and not taken.
-    _events: list[Event] = attrs.field(factory=list, init=False)
+    # The batch that was fetched and not taken, and the position behind it.
+    _parts: list[Any] = attrs.field(factory=list, init=False)
+    _next_position: Any = attrs.field(init=False)
     _is_last: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._next_position = self.position
 
     @property
     def is_ready(self) -> bool:
         """Whether `take` has something now."""
-        return bool(self._events)
-
-    @property
-    def number(self) -> int | None:
-        """The number of the last event that was taken; None before the first."""
-        return self.starting_after
+        return bool(self._parts)
 
     def wake_up(self) -> None:
         """Of no effect: its owner answers in a moment, if only that nothing has come."""
@@ -239,33 +251,33 @@ class ForeignReader:
 
         Raises `ApiError`.
         """
-        if not self._events and not self._is_last:
-            batch: EventBatch = await self.foreign.call(
-                ForeignVerb.EVENTS, self.response_id, self.principal, self.starting_after
-            )
-            self._events, self._is_last = batch.events, batch.is_last
-        if self._is_last and not self._events:
-            self.done.set()
+        if not (self._parts or self._is_last):
+            named = (self.verb, self.stream_id, self.principal, self.position)
+            batch = await self.foreign.call(*named, kind=StreamBatch)
+            self._parts, self._is_last = batch.parts, batch.is_last
+            self._next_position = batch.position
+        if not self._parts:  # all that has come is silent
+            self.position = self._next_position
+            if self._is_last:
+                self.done.set()
 
-    def take(self, characters_max: int) -> list[Event]:
+    def take(self, _size_max: int | None = None) -> Piece:
         """The batch that waits; the owner has bounded its size."""
-        events, self._events = self._events, []
-        if events:
-            number = events[-1]["sequence_number"]
-            assert isinstance(number, int)
-            self.starting_after = number
+        parts, self._parts = self._parts, []
+        self.position = self._next_position
         if self._is_last:
             self.done.set()
-        return events
+        return self.join(parts)
 
 
-def _answer_in(reply: ForeignReply, verb: ForeignVerb, response_id: str) -> Any:
+def _answer_in(reply: ForeignReply, call: ForeignCall, kind: type[Answer]) -> Answer:
     """What a reply brings. Raises `ApiError`."""
     if reply.outcome is ForeignOutcome.NOT_FOUND:
-        raise response_not_found(response_id)
+        is_chunks = call.verb is ForeignVerb.CHUNKS
+        raise (completion_not_found if is_chunks else response_not_found)(call.response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
         raise msgspec.json.decode(reply.text, type=ApiError)
-    return msgspec.json.decode(reply.text, type=ANSWERS.get(verb, JsonObject))
+    return msgspec.json.decode(reply.text, type=kind)
 
 
 async def _answer_of(call: ForeignCall, carry_out: CarryOut) -> ForeignReply:
@@ -287,7 +299,7 @@ def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
 
 
 def _unreachable() -> ApiError:
-    return _no_answer("The frontend that has this response", "response_unreachable")
+    return no_answer("The frontend that has this response", "response_unreachable")
 
 
 def _too_large() -> ApiError:
@@ -297,57 +309,4 @@ def _too_large() -> ApiError:
         " another connection",
         "response_too_large",
         SERVER_ERROR,
-    )
-
-
-# ---- calls to the root itself
-
-
-@attrs.define(eq=False)
-class RootCalls:
-    """Control calls of admins to the root, one at a time: those of commands, over HTTP.
-
-    One per frontend process; `send` goes to the root, None where there is none.
-    """
-
-    send: Callable[[RootCall], Awaitable[None]] | None = None
-    _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _call_id: int = attrs.field(default=0, init=False)
-    _reply: RootReply | None = attrs.field(default=None, init=False)
-    _arrived: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    async def ask(self, question: ControlQuestion) -> str:
-        """The root's answer, as JSON text.
-
-        Raises `ApiError` 503 when there is none in time; 404 when there is no such place, 409 when
-        its process is not there, or another one.
-        """
-        if self.send is not None:
-            with trio.move_on_after(ROOT_CALL_S):
-                async with self._lock:
-                    self._call_id += 1
-                    self._arrived = trio.Event()
-                    await self.send(RootCall(self._call_id, question))
-                    await self._arrived.wait()
-                    assert self._reply is not None
-                    if self._reply.refusal:
-                        status = 409 if self._reply.code in CONFLICTS else 404
-                        raise ApiError(status, self._reply.refusal, self._reply.code)
-                    return self._reply.text
-        raise _no_answer("The root of this server", "root_unreachable")
-
-    def handle_reply(self, reply: RootReply) -> None:
-        """The root's answer; a late one is dropped."""
-        if reply.call_id == self._call_id:
-            self._reply = reply
-            self._arrived.set()
-
-
-def _no_answer(party: str, code: str) -> ApiError:
-    return ApiError(
-        503,
-        f"{party} does not answer; ask again",
-        code,
-        SERVER_ERROR,
-        retry_after_s=RETRY_AFTER_ENGINE_S,
     )

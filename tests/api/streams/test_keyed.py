@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.responses.keyed import GIVEN_UP
 from triolet.api.settings import ServerLimits
+from triolet.api.streams.keyed import GIVEN_UP
 from triolet.runtime.errors import Overloaded, RequestFailed
 
 from ..fakes import Answer, Fail, Say, open_client

@@ -12,7 +12,7 @@ import trio
 
 from triolet.api.application import Application
 from triolet.api.http.access import ANONYMOUS
-from triolet.api.responses.claims import HEADER_NAME
+from triolet.api.streams.claims import HEADER_NAME
 
 from ..fakes import Answer, open_client
 from ..lives import STORY, TOKENS, Lives, asking, open_lives

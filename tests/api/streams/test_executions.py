@@ -3,8 +3,8 @@
 import trio
 import trio.testing
 
-from triolet.api.responses.claims import Standing
-from triolet.api.responses.executions import Executions
+from triolet.api.streams.claims import Standing
+from triolet.api.streams.executions import Executions
 
 from .frontends import Values
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.responses.claims import (
+from triolet.api.streams.claims import (
     Claim,
     ClaimCall,
     Claims,
@@ -17,7 +17,7 @@ from triolet.api.responses.claims import (
     home_of,
     judge,
 )
-from triolet.api.responses.executions import Executions
+from triolet.api.streams.executions import Executions
 
 from .frontends import Values
 

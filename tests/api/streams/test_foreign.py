@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,22 +14,19 @@ from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.http.access import Authentication
 from triolet.api.openai.response_id import response_id_of
-from triolet.api.responses.foreign import (
+from triolet.api.schema.fields import JsonObject
+from triolet.api.streams.foreign import (
     ADOPTION_WAIT_S,
     CALL_S,
     CALLS_MAX,
-    ForeignResponses,
-    RootCalls,
+    ForeignStreams,
 )
-from triolet.runtime.control.calls import ControlCall, ControlQuestion
 from triolet.runtime.messages import (
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
     FrontendStates,
-    RootCall,
-    RootReply,
 )
 from triolet.runtime.processes.membership import reply_to
 
@@ -130,10 +128,10 @@ class Owner:
     """Hears the calls of one caller, and says nothing by itself."""
 
     calls: list[ForeignCall] = attrs.field(factory=list)
-    foreign: ForeignResponses = attrs.field(init=False)
+    foreign: ForeignStreams = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.foreign = ForeignResponses(0, 2, 7, self.send)
+        self.foreign = ForeignStreams(0, 2, 7, self.send)
         self.handle_epoch(1)
 
     async def send(self, message: ForeignCall | ForeignReply) -> None:
@@ -155,7 +153,7 @@ async def test_a_silent_one_is_asked_again_and_not_waited_for_long(
 ) -> None:
     owner = Owner()
     with pytest.raises(ApiError) as caught:
-        await owner.foreign.call(ForeignVerb.CANCEL, FOREIGN, "p")
+        await owner.foreign.call(ForeignVerb.CANCEL, FOREIGN, "p", kind=JsonObject)
     assert caught.value.status == 503
     assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
     assert len({call.call_id for call in owner.calls}) == ADOPTION_WAIT_S / CALL_S
@@ -168,7 +166,7 @@ async def test_who_dies_with_a_call_in_hand_is_succeeded_in_it(
     found: list[object] = []
 
     async def call() -> None:
-        found.append(await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p"))
+        found.append(await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
@@ -194,7 +192,7 @@ async def test_a_successor_is_not_waited_for_long(autojump_clock: trio.testing.M
     owner = Owner()
     owner.handle_epoch(None)
     with pytest.raises(ApiError) as caught:
-        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p")
+        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
     assert caught.value.status == 503
     assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
 
@@ -208,7 +206,7 @@ async def test_what_is_not_found_when_it_is_deleted_again_is_deleted(
 
     async def call() -> None:
         try:
-            ends.append(await owner.foreign.call(verb, FOREIGN, "p"))
+            ends.append(await owner.foreign.call(verb, FOREIGN, "p", kind=JsonObject))
         except ApiError as error:
             ends.append(error.status)
 
@@ -227,16 +225,17 @@ async def test_a_call_that_is_cancelled_leaves_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     owner = Owner()
+    get = partial(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
     for epoch in (1, None):  # while it is asked, and while there is none to ask
         owner.handle_epoch(epoch)
         async with trio.open_nursery() as nursery:
             for _ in range(CALLS_MAX):
-                nursery.start_soon(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p")
+                nursery.start_soon(get)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel("its client has left")
     owner.handle_epoch(2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p")
+        nursery.start_soon(get)
         await trio.testing.wait_all_tasks_blocked()
         for call in owner.calls[:-1]:
             owner.foreign.handle_reply(reply_to(call, ForeignOutcome.REFUSED))
@@ -279,7 +278,7 @@ async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
 
         async def ask() -> None:
             with pytest.raises(ApiError) as caught:
-                await foreign.call(ForeignVerb.GET, FOREIGN, "p")
+                await foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
             assert caught.value.status == 503
 
         nursery.start_soon(ask)
@@ -300,7 +299,7 @@ async def test_calls_beyond_the_bound_wait_for_their_turn(
 
     async def ask() -> None:
         nonlocal answered
-        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p")
+        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
         answered += 1
 
     async with trio.open_nursery() as nursery:
@@ -322,7 +321,7 @@ async def test_a_call_that_has_no_turn_in_time_is_refused(
 
     async def ask() -> None:
         with pytest.raises(ApiError):
-            await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p")
+            await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
         assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
 
     async with trio.open_nursery() as nursery:
@@ -339,7 +338,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         sent.append(message)
         await trio.sleep_forever()
 
-    foreign = ForeignResponses(1, 2, 1, hang)
+    foreign = ForeignStreams(1, 2, 1, hang)
     call = ForeignCall(
         caller=0,
         caller_epoch=1,
@@ -364,8 +363,8 @@ async def test_an_answer_that_takes_too_long_is_given_up(
     ],
 )
 def test_what_is_foreign(response_id: str, is_foreign: bool) -> None:
-    assert ForeignResponses(0, 2).is_foreign(response_id) is is_foreign
-    assert not ForeignResponses().is_foreign(response_id)
+    assert ForeignStreams(0, 2).is_foreign(response_id) is is_foreign
+    assert not ForeignStreams().is_foreign(response_id)
 
 
 STEADY = [Say(str(number), after_s=1) for number in range(9)]
@@ -484,36 +483,3 @@ async def test_it_is_deleted(is_running: bool, autojump_clock: trio.testing.Mock
             assert (await ask(server, frontend, "GET", f"/{response_id}")).status == 404
         await trio.testing.wait_all_tasks_blocked()
         assert generators[1].aborted == [response_id] * is_running
-
-
-async def test_an_answer_finds_its_question() -> None:
-    calls = RootCalls()
-
-    async def send(call: RootCall) -> None:
-        await trio.lowlevel.checkpoint()
-        calls.handle_reply(RootReply(call.call_id - 1, "of another"))
-        calls.handle_reply(RootReply(call.call_id, f"{call.question.call} {call.call_id}"))
-
-    calls.send = send
-    assert await calls.ask(ControlQuestion(ControlCall.TREE)) == "tree 1"
-    assert await calls.ask(ControlQuestion(ControlCall.TREE)) == "tree 2"
-
-
-async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> None:
-    asked: list[RootCall] = []
-
-    async def send(call: RootCall) -> None:
-        await trio.lowlevel.checkpoint()
-        asked.append(call)
-
-    calls = RootCalls(send)
-    with pytest.raises(ApiError) as caught:
-        await calls.ask(ControlQuestion(ControlCall.TREE))
-    assert (caught.value.status, caught.value.code) == (503, "root_unreachable")
-    calls.handle_reply(RootReply(asked[0].call_id, "late"))
-    assert trio.current_time() < 4
-
-
-async def test_without_a_root_it_is_503_at_once() -> None:
-    with pytest.raises(ApiError):
-        await RootCalls().ask(ControlQuestion(ControlCall.TREE))
