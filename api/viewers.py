@@ -11,8 +11,8 @@ import trio
 
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.parking import Doorbell
+from ..runtime.fleet.news import NewsQueue
 from ..runtime.messages import ServerNews, WatchServer
-from ..runtime.processes.news import NewsQueue
 from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
 
 # Limit of one frontend; pulled out of the air: each may have a megabyte that waits.

@@ -43,6 +43,11 @@ from .config import RuntimeSettings
 from .control.calls import EngineState
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
+from .fleet.engine_fleet import EngineFleet
+from .fleet.form_fleet import FormFleet
+from .fleet.membership import FrontendDirectory
+from .fleet.platform import check_platform
+from .fleet.process_supervisor import FleetParts
 from .forms.form_client import FormClient
 from .frontend.admission import Admission, Ticket
 from .frontend.client_tasks import run_output_handler, run_replay_deadlines
@@ -55,11 +60,6 @@ from .frontend.load_balancer import LeastLoaded
 from .frontend.replay_policy import ReplayPolicy
 from .hub.fetch import fetch_model
 from .hub.model_name import hub_model
-from .processes.engine_fleet import EngineFleet
-from .processes.form_fleet import FormFleet
-from .processes.membership import FrontendDirectory
-from .processes.platform import check_platform
-from .processes.process_supervisor import FleetParts
 from .text.input_processor import InputProcessor
 from .text.prompts import Prompt
 

@@ -28,7 +28,7 @@ ATTRIBUTES_MIN: Final = 15
 NEAR_LINES: Final = 20
 # Rooms of children, places, estates and streams; those that exist are looked at.
 FOLDERS: Final = (
-    *("runtime/launch", "runtime/fleet", "runtime/continuity", "runtime/processes"),
+    *("runtime/launch", "runtime/fleet", "runtime/continuity"),
     *("runtime/journal", "api/streams", "api/responses", "api/completions"),
 )
 # Pronouns and prepositions: a sentence that begins with one has its subject elsewhere.

@@ -41,7 +41,8 @@ ROOMS = {
     ],
     "runtime": [
         "errors", "events", "event_lines", "control", "messages", "hands", "config", "arguments",
-        "hub", "forms", "text", "journal", "processes", "frontend", "runtime", "llm",
+        "hub", "forms", "text", "journal", "launch", "continuity", "fleet", "frontend", "runtime",
+        "llm",
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
@@ -87,6 +88,44 @@ BANNED_EXCEPT = {
 # The yardstick of a benchmark, a process of its own that nothing of the house computes with; and
 # what lets a fuzzer press the torch runner, inside a function.
 TORCH_BESIDE = ("triolet.bench.serving.transformers_process", "triolet.fuzz.doubles.given_logits")
+
+
+# What the kernel calls things: processes, memory without a file, descriptors that are passed.
+OF_THE_KERNEL = re.compile(r"(^|_)(pids?|pidfds?|memfds?|fds?)(_|$)|^SCM_RIGHTS$")
+# Where such names may stand, and why: elsewhere there are children, places and connections, so that
+# a simulation may stand in for each, and one that reads on need not know the kernel.
+KNOW_THE_KERNEL = {
+    "runtime.launch": "a child is a process here",
+    "runtime.continuity": "what outlives a process is kept open",
+    "runtime.journal": "a journal is memory, or a file, that outlives its writer",
+    "transports.control": "passes descriptors between processes",
+    "transports.rings": "memory that two processes share",
+    "transports.sparse_memory": "memory that is passed",
+    "transports.takeover": "slots and counts of connections that are passed",
+    # Processes take what they were started with.
+    "api.frontend_process": "INIT comes with descriptors",
+    "api.frontend_home": "its journal, slots and counters",
+    "api.totals": "counters in memory of the root",
+    "api.http.held": "a connection that the root holds, too",
+    "runtime.forms.form_process": "INIT, and links that come later",
+    "runtime.hands": "its table on the progress page",
+    "runtime.hub": "a download is a process",
+    "engine.process": "an engine starts its workers",
+    "engine.worker.process": "INIT, rings and memory of an engine",
+    "engine.worker.step_loop": "an engine's page",
+    "engine.worker.native": "weights and blocks that outlive a worker",
+    "engine.kernels.shared_memory": "weights and blocks that outlive a worker",
+    "engine.place_memory": "memory of a place, for each engine that has it",
+    "engine.block_names": "a table in that memory",
+    "engine.batch_table": "its table on the progress page",
+    "engine.messages": "workers, as the root waits for them",
+    "engine.host": "what the machine has",
+    # Commands find servers, and people send signals.
+    "api.commands": "a command looks for processes, and at terminals",
+    "api.routes.admin": "answers which process got a signal",
+    "runtime.control": "servers are found by what their roots left",
+    "runtime.fleet": "orders of people name places, and are carried out on processes",
+}
 
 
 def _internal(module: Module) -> set[tuple[str, int]]:
@@ -283,3 +322,36 @@ def test_the_list_of_packages_is_whole() -> None:
         for item in module.imports
     }
     assert {name for name in reached if name.startswith(OF_A_CHECKOUT)} == set()
+
+
+def _names(module: Module) -> set[str]:
+    """Identifiers, by which code names things; `/proc` if a path begins so."""
+    found: set[str] = set()
+    for node in module.nodes:
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.keyword(arg=str(name)) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.alias(name=name):
+                found.update(name.split("."))
+            case ast.Constant(value=str(text)) if text.startswith("/proc"):
+                found.add("/proc")
+    return found
+
+
+def test_processes_memory_and_descriptors_are_named_where_they_are_kept_alone() -> None:
+    naming = {
+        module.name.removeprefix("triolet.")
+        for module in house_modules()
+        if module.room in ("transports", "engine", "runtime", "api")
+        if any(name == "/proc" or OF_THE_KERNEL.search(name) for name in _names(module))
+    }
+    allowed = {
+        place: {name for name in naming if f"{name}.".startswith(f"{place}.")}
+        for place in KNOW_THE_KERNEL
+    }
+    assert naming - set().union(*allowed.values()) == set()
+    assert [place for place, names in allowed.items() if not names] == []

@@ -30,8 +30,8 @@ from triolet.runtime.control.calls import (
 )
 from triolet.runtime.control.run_folder import make_run_folder
 from triolet.runtime.errors import ControlCallRefused, RunNotFound
-from triolet.runtime.processes.control_server import serve_control
-from triolet.runtime.processes.news import NewsQueue
+from triolet.runtime.fleet.control_server import serve_control
+from triolet.runtime.fleet.news import NewsQueue
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

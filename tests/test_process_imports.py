@@ -39,7 +39,7 @@ ROOMS = {"engine", "runtime", "nurseries", "transports"}
 EDGE_OF_ROOT = {"commands", "errors", "http", "openai", "settings"}
 PROCESSES = {
     # Of a journal the root writes the header, with its checksum.
-    ("triolet.runtime.processes.root",): (COMMON | {"crc32c"}, ROOMS),
+    ("triolet.runtime.fleet.root",): (COMMON | {"crc32c"}, ROOMS),
     # The live root of `triolet serve`, all that its command imports by and by.
     (
         "triolet.api.commands.exits",
@@ -70,7 +70,7 @@ START = {
 CLIENT = START | {
     "api.commands.exits", "nurseries.plain_text", "nurseries.tasks.background",
     "nurseries.tasks.service", "runtime.control.calls", "runtime.control.client",
-    "runtime.control.run_folder", "runtime.errors", "runtime.processes.platform",
+    "runtime.control.run_folder", "runtime.errors", "runtime.fleet.platform",
 }  # fmt: skip
 ASKING = CLIENT | {"api.commands.running", "nurseries.tasks.task_tree"}
 COMMANDS = {

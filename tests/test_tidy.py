@@ -34,15 +34,15 @@ CRUMBS = {
 } | {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
-    "triolet.runtime.processes.doubted_contents": "judges deaths for the fleet, which is long",
-    "triolet.runtime.processes.hang_watcher": "the shell of `HangWatch`, for a child",
-    "triolet.runtime.processes.tree_calls": "what `child_process` asks a child, and waits for",
+    "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
+    "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",
+    "triolet.runtime.launch.tree_calls": "what `child_process` asks a child, and waits for",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",
 }
 
 # A file for each model family; a benchmark for each part; a process for each kind of poison.
-WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes", "runtime/processes"}
+WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
@@ -79,8 +79,8 @@ RUN_BY_TESTS = {
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.
 FIREWALLS = {
-    "triolet.runtime.processes.launcher": "a launcher judges each failure of a child",
-    "triolet.runtime.processes.process_supervisor": "a supervisor's work is failures",
+    "triolet.runtime.launch.launcher": "a launcher judges each failure of a child",
+    "triolet.runtime.fleet.process_supervisor": "a supervisor's work is failures",
     "triolet.nurseries.processes.boot": "last words of a child that cannot begin",
     "triolet.nurseries.processes.child": "last words of a child that fails",
     "triolet.nurseries.logs": "a mistaken log call must not end who logs",
@@ -103,7 +103,7 @@ FIREWALLS = {
 PARTS_OF_A_CALL = {
     "triolet.api.commands.batch.run": "requests in flight; over with the last answer",
     "triolet.runtime.llm._generate_all": "prompts in flight; over with the last answer",
-    "triolet.runtime.processes.connection_dispatcher.drain": "one message each, with a deadline",
+    "triolet.runtime.fleet.connection_dispatcher.drain": "one message each, with a deadline",
     "triolet.engine.process.executor.trees": "one question each, with a deadline",
     "triolet.engine.process.step_rings._take_answers": "answers of one step, with a deadline",
     "triolet.nurseries.processes.kept_process.keep_while": "watches deaths as long as one wait",

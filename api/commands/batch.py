@@ -23,7 +23,7 @@ from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.events import ChildProgress, ChildStopped, OnEvent
-from ...runtime.processes.root import Root
+from ...runtime.fleet.root import Root
 from .batch_file import AnswerFile, BatchRequest, answer_line, check_files, read_requests
 from .options import BatchOptions
 from .plan import fetch_plan, make_plan

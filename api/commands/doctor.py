@@ -27,7 +27,7 @@ from ...engine.kernels.library import machine_isas, native_fault, open_library
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
 from ...runtime.control.run_folder import base_folder, live_runs
-from ...runtime.processes.platform import UnsupportedPlatform, check_platform
+from ...runtime.fleet.platform import UnsupportedPlatform, check_platform
 from ...transports.takeover.memory import SLOT_BYTES, SLOTS, address_space_free
 from .sources import PREFIX
 

@@ -33,7 +33,7 @@ from ...runtime.errors import (
     PortInUse,
     RunNotFound,
 )
-from ...runtime.processes.platform import UnsupportedPlatform
+from ...runtime.fleet.platform import UnsupportedPlatform
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -22,9 +22,9 @@ from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs import FORMATS, LEVELS, open_log
 from ...runtime.events import OnEvent
+from ...runtime.fleet.root import ServePlan
 from ...runtime.hub.fetch import FetchedModel, fetch_model
 from ...runtime.hub.model_name import hub_model
-from ...runtime.processes.root import ServePlan
 from ..http.access import ANY, OriginPolicy, sealed
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import (

@@ -19,7 +19,7 @@ from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
-from ...runtime.processes.root import Root, ServePlan
+from ...runtime.fleet.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
 from .plan import short_cache
 

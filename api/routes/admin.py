@@ -8,7 +8,7 @@ import math
 import trio
 
 from ...runtime.control.calls import ControlCall, ControlQuestion, Place, Role, Signal, SignalOrder
-from ...runtime.processes.news import NewsQueue
+from ...runtime.fleet.news import NewsQueue
 from ..application import Application, Call
 from ..errors import bad_field
 from ..http.keep_alive import COMMENT

@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import trio
 
+from ...runtime.fleet.membership import reply_to
 from ...runtime.messages import (
     ForeignCall,
     ForeignOutcome,
@@ -26,7 +27,6 @@ from ...runtime.messages import (
     ForeignVerb,
     FrontendStates,
 )
-from ...runtime.processes.membership import reply_to
 from ...transports.codec import MessageTooLarge
 from ..errors import (
     SERVER_ERROR,

@@ -25,7 +25,7 @@ from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.control.run_folder import live_runs
 from ...runtime.events import OnEvent
-from ...runtime.processes.root import Root
+from ...runtime.fleet.root import Root
 from ..options import BenchOptions, Protocol
 from .client import Client, Target
 from .measures import Measures, Spread, measure

@@ -25,9 +25,9 @@ import trio
 
 from ...engine.messages import EngineReady
 from ...engine.sampling_params import SamplingParams
+from ...runtime.fleet.membership import EngineDirectory
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.messages import EngineMembership
-from ...runtime.processes.membership import EngineDirectory
 from ...runtime.runtime import (
     make_frontend,
     make_settings,

@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 
 from ...engine.config import EngineSettings
-from ...runtime.processes import root
-from ...runtime.processes.engine_fleet import EngineFleet
-from ...runtime.processes.form_fleet import FormFleet
-from ...runtime.processes.frontend_fleet import FrontendFleet
+from ...runtime.fleet import root
+from ...runtime.fleet.engine_fleet import EngineFleet
+from ...runtime.fleet.form_fleet import FormFleet
+from ...runtime.fleet.frontend_fleet import FrontendFleet
 from .poisoned_engine import WORKER_MODULE
 
 

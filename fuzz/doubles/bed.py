@@ -19,9 +19,9 @@ from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from ...engine.process.server import EngineServer
 from ...engine.sampling_params import SamplingParams
 from ...runtime.config import InputLimits, RuntimeSettings, StreamSettings
+from ...runtime.fleet.membership import EngineDirectory
 from ...runtime.frontend.generation import GenerationStream
 from ...runtime.frontend.inproc import open_inproc_engines
-from ...runtime.processes.membership import EngineDirectory
 from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
 from ...runtime.text.prompts import Prompt

@@ -14,8 +14,8 @@ from ...engine.batch_table import content_hash, read_batches
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...nurseries.processes.boot import EXIT_STOPPED
-from ...runtime.processes.child_process import Suspected
-from ...runtime.processes.engine_fleet import EngineFleet
+from ...runtime.fleet.engine_fleet import EngineFleet
+from ...runtime.launch.child_process import Suspected
 from .kernel import SimProcess
 from .plan import Request
 from .processes import ENGINE, EngineParts

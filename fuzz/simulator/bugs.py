@@ -24,6 +24,10 @@ from ...engine.messages import LiveRequest
 from ...engine.process import step_loop
 from ...engine.process.main import EngineProcess
 from ...nurseries.processes.hang_watch import HangWatch
+from ...runtime.fleet.engine_fleet import EngineFleet
+from ...runtime.fleet.form_fleet import FormFleet
+from ...runtime.fleet.frontend_fleet import FrontendFleet
+from ...runtime.fleet.quarantine import Findings, Quarantine, Suspect
 from ...runtime.forms.form_queue import FormCheck, FormQueue
 from ...runtime.forms.messages import FormOutcome
 from ...runtime.frontend import replay_policy
@@ -33,12 +37,8 @@ from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
-from ...runtime.processes import launcher
-from ...runtime.processes.child_process import BecameReady, ChildProcess
-from ...runtime.processes.engine_fleet import EngineFleet
-from ...runtime.processes.form_fleet import FormFleet
-from ...runtime.processes.frontend_fleet import FrontendFleet
-from ...runtime.processes.quarantine import Findings, Quarantine, Suspect
+from ...runtime.launch import launcher
+from ...runtime.launch.child_process import BecameReady, ChildProcess
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind

@@ -15,6 +15,8 @@ from ...engine.core.homes import Homes
 from ...engine.messages import RequestOutput, StepOutputs
 from ...engine.process.main import EngineProcess
 from ...nurseries.tasks.supervision_policy import SupervisionPolicy
+from ...runtime.continuity import frontend_journals
+from ...runtime.continuity.frontend_journals import FrontendJournals
 from ...runtime.frontend import adoption
 from ...runtime.frontend.admission import Ticket, ignore_load
 from ...runtime.frontend.core_client import CoreClient
@@ -24,8 +26,6 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.records import BEGIN_AT, Snapshot
 from ...runtime.journal.stream import JournalChoice, JournalStream
 from ...runtime.journal.writer import JournalWriter
-from ...runtime.processes import frontend_journals
-from ...runtime.processes.frontend_journals import FrontendJournals
 from ...transports.links.channel import Peer
 from .network import CODECS
 

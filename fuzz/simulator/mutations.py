@@ -30,8 +30,8 @@ MODULES = {
     "runtime/frontend/engine_view.py": "tests/runtime/frontend",
     "runtime/frontend/replay_policy.py": "tests/runtime/frontend",
     "runtime/frontend/request_flow.py": "tests/runtime/frontend",
-    "runtime/processes/membership.py": "tests/runtime/processes",
-    "runtime/processes/connection_slots.py": "tests/runtime/processes",
+    "runtime/fleet/membership.py": "tests/runtime/fleet",
+    "runtime/continuity/connection_slots.py": "tests/runtime/continuity",
     "runtime/journal/judgement.py": "tests/runtime/frontend",  # the ledger's table of refusals
     "runtime/journal/reader.py": "tests/runtime/journal",
     "runtime/journal/stream.py": "tests/runtime/journal",

@@ -20,12 +20,12 @@ from ...nurseries.processes.process import ProcessDied
 from ...nurseries.tasks.changes import Changes
 from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
 from ...runtime.events import ChildFailed, ChildHung, ChildReady, ChildStarting
+from ...runtime.fleet.engine_fleet import EngineFleet
+from ...runtime.fleet.root import Root, ServePlan
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.records import rebuilding_word
 from ...runtime.journal.writer import JournalLimits
-from ...runtime.processes.engine_fleet import EngineFleet
-from ...runtime.processes.root import Root, ServePlan
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
 from .kernel import STOPPED_S, SimKernel, SimProcess

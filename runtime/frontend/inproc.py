@@ -21,7 +21,7 @@ from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ...transports.links.memory_channel import MemoryHub, MemoryMesh
 from ..config import RuntimeSettings
-from ..processes.membership import EngineDirectory
+from ..fleet.membership import EngineDirectory
 from .core_client import CoreClient
 
 # By name, not by import: this floor knows an engine's public face only.

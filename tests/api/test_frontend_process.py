@@ -36,6 +36,7 @@ from triolet.nurseries.tasks.changes import Changes
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import JournalSettings, RuntimeSettings
+from triolet.runtime.fleet.membership import EngineDirectory
 from triolet.runtime.frontend.adoption import AdoptedStream
 from triolet.runtime.frontend.health import FrontendStatistics
 from triolet.runtime.messages import (
@@ -51,7 +52,6 @@ from triolet.runtime.messages import (
     FrontendReady,
     PassConnection,
 )
-from triolet.runtime.processes.membership import EngineDirectory
 from triolet.tests.live_tasks import find_background_task, find_tasks
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import (

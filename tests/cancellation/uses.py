@@ -48,6 +48,7 @@ from triolet.runtime.control.calls import ControlCall
 from triolet.runtime.control.client import ControlCallFailed, ask_run
 from triolet.runtime.control.run_folder import find_run
 from triolet.runtime.events import Draining, Serving
+from triolet.runtime.fleet.membership import EngineDirectory
 from triolet.runtime.forms import form_process
 from triolet.runtime.forms.messages import FROM_FORMS, TO_FORMS, CheckForm
 from triolet.runtime.journal.disk_file import prepare_disk_journal
@@ -59,12 +60,11 @@ from triolet.runtime.messages import (
     FormLink,
     FormsInit,
 )
-from triolet.runtime.processes.membership import EngineDirectory
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core
 from triolet.tests.runtime.acting import Diary
-from triolet.tests.runtime.processes.test_root import plan_of
+from triolet.tests.runtime.fleet.test_root import plan_of
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds

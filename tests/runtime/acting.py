@@ -18,12 +18,12 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.events import RunEvent
-from triolet.runtime.processes.child_end import ChildEnd, EndKind
-from triolet.runtime.processes.child_process import ChildProcess
-from triolet.runtime.processes.engine_fleet import EngineFleet
-from triolet.runtime.processes.frontend_fleet import FrontendFleet
-from triolet.runtime.processes.membership import FrontendDirectory
-from triolet.runtime.processes.process_supervisor import FleetParts
+from triolet.runtime.fleet.engine_fleet import EngineFleet
+from triolet.runtime.fleet.frontend_fleet import FrontendFleet
+from triolet.runtime.fleet.membership import FrontendDirectory
+from triolet.runtime.fleet.process_supervisor import FleetParts
+from triolet.runtime.launch.child_end import ChildEnd, EndKind
+from triolet.runtime.launch.child_process import ChildProcess
 
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import look_again

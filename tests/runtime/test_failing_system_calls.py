@@ -25,14 +25,14 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FinishReason, StepOutputs
+from triolet.runtime.continuity.held_connections import HeldConnections
+from triolet.runtime.continuity.journal_folder import open_journal_folder
 from triolet.runtime.control.run_folder import live_runs, make_run_folder
 from triolet.runtime.journal.disk_file import open_disk_journal
 from triolet.runtime.journal.journal import AdmissionNote, Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.records import JournalUnreadable
 from triolet.runtime.journal.writer import JournalLimits
-from triolet.runtime.processes.held_connections import HeldConnections
-from triolet.runtime.processes.homes.journal_folder import open_journal_folder
 from triolet.transports import sparse_memory
 
 from ..leaks import check_no_leaks

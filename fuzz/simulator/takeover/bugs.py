@@ -22,9 +22,9 @@ from ....api.websocket.frames import FrameStream
 from ....api.websocket.lanes import Turn
 from ....api.websocket.session import SocketSession
 from ....api.websocket.turns import SocketTurns
-from ....runtime.processes import held_connections
-from ....runtime.processes.connection_slots import ConnectionSlots
-from ....runtime.processes.held_connections import HeldConnections
+from ....runtime.continuity import held_connections
+from ....runtime.continuity.connection_slots import ConnectionSlots
+from ....runtime.continuity.held_connections import HeldConnections
 from ....transports.takeover import slot as connection_slot
 from ....transports.takeover import tcp
 from ....transports.takeover.slot import ConnectionSlot, SlotRecord

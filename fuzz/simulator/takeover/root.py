@@ -18,15 +18,15 @@ from ....api.serving.server import PassedConnection, serve_connections
 from ....engine.process.inproc import InprocExecutor
 from ....engine.step_messages import Step, StepResult, WorkerReady
 from ....nurseries.tasks.changes import Changes
+from ....runtime.continuity.connection_slots import ConnectionSlots
+from ....runtime.continuity.held_connections import HeldConnections
 from ....runtime.frontend.adoption import adopt_streams
 from ....runtime.journal.journal import Journal
 from ....runtime.journal.reader import read_journal
 from ....runtime.journal.writer import JournalWriter
+from ....runtime.launch.child_end import ChildEnd, EndKind
+from ....runtime.launch.child_process import Gone
 from ....runtime.messages import PassConnection
-from ....runtime.processes.child_end import ChildEnd, EndKind
-from ....runtime.processes.child_process import Gone
-from ....runtime.processes.connection_slots import ConnectionSlots
-from ....runtime.processes.held_connections import HeldConnections
 from ....runtime.runtime import Runtime
 from ....transports.takeover.memory import SLOT_BYTES, SlotCalls
 from ....transports.takeover.slot import ConnectionSlot

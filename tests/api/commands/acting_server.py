@@ -12,7 +12,7 @@ import trio
 from triolet.api.commands.exits import errors_as_sentences
 from triolet.api.commands.serve import serve
 from triolet.runtime.event_lines import LineReport
-from triolet.runtime.processes.root import ServePlan
+from triolet.runtime.fleet.root import ServePlan
 from triolet.tests.runtime.acting import ACTING_ENGINE, ACTING_FRONTEND, acting_settings
 
 

@@ -23,7 +23,7 @@ from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import JournalSettings, SupervisionSettings
 from triolet.runtime.events import ignore_event
-from triolet.runtime.processes.root import ServePlan
+from triolet.runtime.fleet.root import ServePlan
 
 from ...runtime.hub.local_hub import open_hub
 

@@ -12,8 +12,8 @@ from triolet.api.application import Application
 from triolet.api.settings import ServeSettings
 from triolet.api.streams.claims import KeyedRequest, home_of
 from triolet.api.streams.foreign import ForeignStreams
+from triolet.runtime.fleet.membership import deliver
 from triolet.runtime.messages import ForeignCall, ForeignReply, FrontendStates
-from triolet.runtime.processes.membership import deliver
 from triolet.transports.codec import MessageTooLarge
 
 from ..fakes import Answer, Fail, FakeGenerator, Say, open_client

@@ -21,6 +21,7 @@ from triolet.api.streams.foreign import (
     CALLS_MAX,
     ForeignStreams,
 )
+from triolet.runtime.fleet.membership import reply_to
 from triolet.runtime.messages import (
     ForeignCall,
     ForeignOutcome,
@@ -28,7 +29,6 @@ from triolet.runtime.messages import (
     ForeignVerb,
     FrontendStates,
 )
-from triolet.runtime.processes.membership import reply_to
 
 from ..fakes import Answer, FakeGenerator, Say, open_client
 from ..websocket.socket_client import open_socket

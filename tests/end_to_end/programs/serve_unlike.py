@@ -9,8 +9,8 @@ import attrs
 
 from triolet.__main__ import main
 from triolet.engine.config import EngineSettings
-from triolet.runtime.processes import root
-from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.fleet import root
+from triolet.runtime.fleet.engine_fleet import EngineFleet
 
 
 class UnlikeFleet(EngineFleet):

@@ -35,6 +35,7 @@ from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds, run_child
 from triolet.nurseries.processes.process import EXIT_HANDED_OVER
 from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.runtime.fleet.membership import reply_to
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -52,7 +53,6 @@ from triolet.runtime.messages import (
     ServerNews,
     WatchServer,
 )
-from triolet.runtime.processes.membership import reply_to
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake
 

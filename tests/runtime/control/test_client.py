@@ -13,8 +13,8 @@ import trio.testing
 from triolet.runtime.control.calls import ControlCall, ControlQuestion, News
 from triolet.runtime.control.client import ControlCallFailed, ask_run, watch_run
 from triolet.runtime.control.run_folder import RunFolder, make_run_folder
-from triolet.runtime.processes.control_server import NEWS_TIMEOUT_S, VIEWERS_MAX, serve_control
-from triolet.runtime.processes.news import NewsQueue
+from triolet.runtime.fleet.control_server import NEWS_TIMEOUT_S, VIEWERS_MAX, serve_control
+from triolet.runtime.fleet.news import NewsQueue
 
 SNAPSHOT = "a snapshot" * 100_000
 

@@ -23,10 +23,10 @@ from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import FormsUnavailable
 from triolet.runtime.events import ChildReady
+from triolet.runtime.fleet.form_fleet import FormFleet
+from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.forms.form_queue import FormQueue
-from triolet.runtime.processes.form_fleet import FormFleet
-from triolet.runtime.processes.process_supervisor import FleetParts
 
 from ...leaks import check_no_leaks
 from ..acting import DEADLINE_S, HASTY, Diary, facts_of

@@ -36,10 +36,10 @@ from triolet.runtime.errors import (
     ServerDraining,
     UtilityFailed,
 )
+from triolet.runtime.fleet.quarantine import Suspect
 from triolet.runtime.frontend.client_tasks import SLICE_OUTPUTS
 from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.messages import EngineMembership
-from triolet.runtime.processes.quarantine import Suspect
 from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link import Side

@@ -1,0 +1,1 @@
+"""Estates of processes: what outlives the life of a process, for the next one."""

@@ -1,0 +1,1 @@
+"""Places of a server, the fleets that fill them, and the root."""

@@ -1,0 +1,195 @@
+"""All engines of one run: supervised one for one, listed as membership.
+
+The shell over `EngineDirectory` and `ProcessSupervisor`. An engine that dies is restarted under a
+new epoch; one that keeps dying, or leaves a process behind that hangs in the kernel and still holds
+its device, is declared failed, and the others serve on; when none is left, the fleet gives up.
+Embedded, the caller's process holds the fleet; under `serve` the root does.
+"""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.batch_table import read_batches, read_forms, table_bytes
+from ...engine.config import EngineSettings, worker_module_ahead
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
+from ...nurseries.processes.watched import Watched
+from ...transports.control.passed_fds import close_fds
+from ..config import RuntimeSettings
+from ..continuity.estate import EngineEstate
+from ..errors import NoEngineLeft
+from ..events import ChildFailed, EngineDiffers, RequestRefused
+from ..launch.child_end import ChildEnd, EndKind
+from ..launch.child_process import (
+    BecameFailing,
+    BecameReady,
+    GivenUp,
+    Gone,
+    PlaceEvent,
+    Said,
+    Suspected,
+    WorkerHung,
+)
+from ..launch.launcher import ChildKind
+from ..messages import EngineMembership
+from .membership import EngineDirectory, FrontendDirectory
+from .process_supervisor import FleetParts, ProcessSupervisor
+from .quarantine import Quarantine
+
+# By name, not by import: what an engine is made of is not this process's business.
+ENGINE_MODULE = "triolet.engine.process.main"
+
+
+@attrs.define(eq=False)
+class EngineFleet:
+    """The engines of one run.
+
+    `on_membership` hears of every change.
+    """
+
+    parts: FleetParts
+    frontends: FrontendDirectory
+    on_membership: Callable[[EngineMembership], None]
+    # Gets what an engine says of itself while it is watched.
+    on_watched: Callable[[str], None] = lambda text: None
+    module: str = ENGINE_MODULE
+    directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
+    quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
+    processes: ProcessSupervisor = attrs.field(init=False)
+    # Set when the first engine is ready: from then on a refusal is an outage, not a wrong command.
+    ready_once: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Of the engine that was ready last.
+    _numerics_id: str = attrs.field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self.processes = ProcessSupervisor(
+            owner=self,
+            kind=ChildKind(
+                role="engine",
+                module=self.module,
+                ahead=self._ahead(),
+                sends=ROOT_TO_ENGINE,
+                receives=ENGINE_TO_ROOT,
+                table_bytes=table_bytes(settings.engine.max_num_seqs),
+                slots=1 + settings.engine.workers,
+            ),
+            count=settings.engines,
+            parts=self.parts,
+            estates=(EngineEstate(),),
+            spares_count=settings.spare_engines,
+        )
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """The settings of the run."""
+        return self.parts.settings
+
+    def settings_of(self, rank: int) -> EngineSettings:
+        """The settings of the engine in this place."""
+        return self.settings.engine
+
+    def _ahead(self) -> tuple[str, ...]:
+        """An engine's first worker starts with it, and imports beside it."""
+        if self.module != ENGINE_MODULE:
+            return ()  # it is not known what that one has
+        return (worker_module_ahead(self.settings.engine),)
+
+    # ---- as the owner of its places
+
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
+        """A new epoch of an engine: listed from before its spawn."""
+        self.on_membership(self.directory.handle_starting(rank, epoch))
+        init = EngineInit(
+            run_id=self.parts.run_id,
+            rank=rank,
+            epoch=epoch,
+            settings=self.settings_of(rank),
+            membership=self.frontends.snapshot(),
+        )
+        return msgspec.msgpack.encode(init)
+
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """An engine takes requests, or is going: frontends hear of it, and end or move streams.
+
+        Raises `NoEngineLeft` when the last engine is given up; `BootRefused` instead if none was
+        ever ready and the last said why none can be.
+        """
+        match event:
+            case BecameReady(child, payload):
+                self.ready_once.set()
+                child.publish(self.frontends.snapshot())  # some may have come since its INIT
+                self._handle_ready(rank, msgspec.msgpack.decode(payload, type=EngineReady))
+            case Said(message, fds):
+                close_fds(fds)
+                self._handle_message(message)
+            case WorkerHung(cause):  # it has another soon; people hear of why
+                self.on_membership(self.directory.handle_hung(rank, cause))
+            case Suspected():
+                self.blame(rank, event)
+            case BecameFailing(cause):  # what it had comes free when it is gone
+                membership = self.directory.handle_failing(rank, cause)
+                if membership is not None:
+                    self.on_membership(membership)
+            case Gone(end):
+                self.on_membership(self.directory.handle_gone(rank, end.cause))
+            case GivenUp(end):
+                self._handle_given_up(rank, end)
+
+    def _handle_ready(self, rank: int, engine: EngineReady) -> None:
+        before, self._numerics_id = self._numerics_id, engine.numerics_id
+        if before not in ("", engine.numerics_id):
+            epoch = self.processes.places[rank].epoch
+            event = EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before)
+            self.parts.on_event(event)
+        self.on_membership(self.directory.handle_ready(rank, engine))
+
+    def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
+        """Declare an engine failed; the others serve on, if there are."""
+        stuck = end.cause if end.kind is EndKind.STUCK else ""
+        self.on_membership(self.directory.handle_failed(rank, stuck))
+        any_left = self.processes.any_left()
+        if end.kind is EndKind.REFUSED and not (any_left or self.ready_once.is_set()):
+            raise end.failure
+        self.parts.on_event(ChildFailed(f"engine {rank}", end.reason))
+        if not any_left:
+            raise NoEngineLeft(str(end.failure)) from end.failure
+
+    def restart(self, rank: int) -> None:
+        """Begin an engine anew; what it computes is placed elsewhere, at once, as when it hangs."""
+        if rank in self.processes.ready:
+            self.handle(rank, BecameFailing("was stopped"))
+        self.processes.restart(rank)
+
+    def _handle_message(self, message: object) -> None:
+        if isinstance(message, Watched):
+            self.on_watched(message.text)
+        if not isinstance(message, Passed):
+            return  # engines say nothing else to a fleet
+        quarantine = self.quarantine
+        if quarantine.handle_passed(message.positions, trio.current_time()):
+            # Frontends need not have the same ones run alone any more.
+            self.on_membership(
+                self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
+            )
+
+    def blame(self, rank: int, event: Suspected) -> None:
+        """A step may have ended an engine: its requests are suspects, told with the next snapshot.
+
+        If the engine's own process ended while a grammar was at work in it, that form is, alone.
+
+        Those of two steps that were in flight died together: which of them is not known.
+        """
+        rows = self.settings.engine.max_num_seqs
+        positions = read_forms(event.table, rows) if event.is_itself else {}
+        for batch in [] if positions else read_batches(event.table, rows):
+            for row in batch:
+                positions[row.content] = max(row.position, positions.get(row.content, 0))
+        epoch = self.processes.places[rank].epoch
+        found = self.quarantine.handle_death(positions, trio.current_time(), epoch)
+        for content in found.refused:
+            self.parts.on_event(RequestRefused(f"engine {rank}", content.hex()))
+        self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
+        self.processes.excuse(found.explained)

@@ -1,0 +1,1 @@
+"""Children of the root: started, watched, and ended, with all that they started."""

@@ -1,1 +1,0 @@
-"""The root's half: fleets of engines and frontends, supervision, spares, membership."""
