@@ -21,7 +21,7 @@ import attrs
 
 from .house import ROOT, Module, modules_below
 from .test_patches import PATCHES, patched_attributes
-from .test_tidy import FILE_LINES_MAX
+from .test_tidy import lines_max
 from .test_totals import PARTS, lines_of
 
 ATTRIBUTES_MIN: Final = 15
@@ -138,8 +138,8 @@ def assigned_callables(modules: Sequence[Module]) -> Figure:
 
 
 def near_their_limit(modules: Sequence[Module]) -> Figure:
-    counts = {module.name: len(module.source.splitlines()) for module in modules}
-    near = [f"{name}: {n}" for name, n in counts.items() if n >= FILE_LINES_MAX - NEAR_LINES]
+    counts = [(each, len(each.source.splitlines())) for each in modules]
+    near = [f"{each.name}: {n}" for each, n in counts if n >= lines_max(each) - NEAR_LINES]
     return Figure(f"product files within {NEAR_LINES} lines of their limit", str(len(near)), near)
 
 
