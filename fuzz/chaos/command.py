@@ -1,37 +1,33 @@
 """The chaos command: a server, a campaign on it, and the report.
 
-What comes is a deck of all kinds of faults, one after the other (`campaign`), or, where the profile
-is one of kills, processes dying at random moments (`kills`). The root is killed last.
+A deck of all kinds of faults comes, one after the other (`campaign`), or what another plan has. The
+root is killed last.
 """
 
-import hashlib
 import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol
 
+import attrs
 import trio
 from rich.console import Console
 
 from ...api.commands.exits import errors_as_sentences, until_terminated
 from ...api.commands.figures import check_file, check_target, shows_table, write_figures
 from ...api.commands.options import FLAT
-from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_error
 from ..observers import NotInTime
 from .campaign import Campaign, log_violations
 from .clients import Lost
 from .fault_plan import Fault, FaultKind, digest, make_plan
 from .history import Violation
-from .kills.kill_plan import Kill, count_by_kind, make_kills
-from .kills.storm import run_kills
 from .learning import learn_apart
 from .load import PROBES
 from .options import ChaosOptions
-from .report.merging import CannotMerge, SavedReport, merged, read_report
 from .report.report import Report
 from .served_run import JOURNAL, open_served_run
 from .target.target_campaign import run_target
@@ -40,26 +36,46 @@ EXIT_GREEN, EXIT_RED = 0, 1
 CHAOS = ChaosOptions()
 # Of the table, where it goes to no terminal.
 COLUMNS = 170
-# What runs: the package, as it is installed or checked out.
-PACKAGE = pathlib.Path(__file__).parents[2].resolve()
-SOURCES = frozenset({".py", ".cpp", ".h"})
-NO_SOURCES = frozenset({"tests", ".venv", ".cache", ".git"})
 
 
-async def run_campaign(options: ChaosOptions) -> Report:
-    """Run it to its end. Raises `Lost` or `NotInTime` if the run does not even come up.
+class Plan(Protocol):
+    """Faults of a campaign, in their order."""
 
-    Cancellation: the run is stopped, nothing of it is left.
+    @property
+    def faults(self) -> Sequence[attrs.AttrsInstance]: ...
+
+    def counts(self) -> Mapping[str, int]:
+        """{row of the report: how many}."""
+
+    async def run(self, campaign: Campaign) -> None:
+        """Make them all, or as many as there is time for. Raises `NotInTime`."""
+
+
+@attrs.frozen
+class Deck:
+    """Faults of all kinds, each once before any comes again."""
+
+    faults: Sequence[Fault]
+
+    def counts(self) -> Mapping[str, int]:
+        """By kind, in the order in which kinds are listed."""
+        counts = Counter(fault.kind for fault in self.faults)
+        return {str(kind): counts[kind] for kind in FaultKind if counts[kind]}
+
+    async def run(self, campaign: Campaign) -> None:
+        """Segment by segment. Raises `NotInTime`."""
+        await campaign.run_faults(self.faults)
+
+
+async def run_campaign(options: ChaosOptions, plan: Plan | None = None) -> Report:
+    """Run a plan, the deck of these options by default, to its end.
+
+    Raises `Lost` or `NotInTime` if the server does not even come up. Cancellation: it is stopped,
+    nothing of it is left.
     """
-    kills: list[Kill] = []
-    faults: list[Fault] = []
-    if options.is_storm:
-        ranks = min(options.engines, options.frontends)
-        kills = make_kills(options.seed, options.count, ranks=ranks)
-    else:
-        faults = plan_of(options)
-    planned = count_by_kind(kills) if kills else _count(faults)
-    report = Report(options.seed, digest(kills or faults), options.words_of_replay(), planned)
+    plan = plan or Deck(plan_of(options))
+    replay = options.words_of_replay()
+    report = Report(options.seed, digest(plan.faults), replay, plan.counts())
     report.began_s = began_s = trio.current_time()
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
         path = pathlib.Path(folder)
@@ -72,10 +88,7 @@ async def run_campaign(options: ChaosOptions) -> Report:
             try:
                 await campaign.begin()
                 report.began_s = trio.current_time()
-                if kills:
-                    await run_kills(campaign, kills)
-                else:
-                    await campaign.run_faults(faults)
+                await plan.run(campaign)
                 await campaign.kill_root()
             except* NotInTime as group:  # what did not come back ends the campaign, in red
                 report.violations.append(Violation("I8", str(single_error(group))))
@@ -85,7 +98,7 @@ async def run_campaign(options: ChaosOptions) -> Report:
 
 
 def plan_of(options: ChaosOptions) -> list[Fault]:
-    """The faults of a campaign that is none of kills."""
+    """The deck's faults."""
     return make_plan(
         options.seed,
         options.count,
@@ -95,12 +108,6 @@ def plan_of(options: ChaosOptions) -> list[Fault]:
         workers=options.workers,
         kinds=options.kinds(),
     )
-
-
-def _count(faults: Sequence[Fault]) -> dict[str, int]:
-    """{kind: how many}, in the order in which kinds are listed."""
-    counts = Counter(fault.kind for fault in faults)
-    return {str(kind): counts[kind] for kind in FaultKind if counts[kind]}
 
 
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
@@ -114,41 +121,14 @@ def run_chaos(options: ChaosOptions) -> int:
     check_target(options.json)
     if options.picture:
         check_file("picture", options.picture)
-    if options.merge:
-        report = merge_files(options.merge)
-    else:
-        run = run_target if options.target else run_campaign
-        report = trio.run(until_terminated, partial(run, options))
-        report.code = digest_of_code()
+    run = run_target if options.target else run_campaign
+    report = trio.run(until_terminated, partial(run, options))
     if shows_table(options.json):
         show(report)
     if options.picture:
         pathlib.Path(options.picture).write_text(report.picture())
     write_figures(options.json, {"command": "chaos", **report.as_json()})
     return exit_code(report)
-
-
-def merge_files(paths: Sequence[str]) -> Report:
-    """The sum of the reports in these files. Raises `InvalidParameter`."""
-    parts: list[SavedReport] = []
-    for path in paths:
-        try:
-            parts.append(read_report(pathlib.Path(path).read_bytes()))
-        except (OSError, CannotMerge) as error:
-            raise InvalidParameter("merge", f"{path}: {error}") from None
-    try:
-        return merged(parts)
-    except CannotMerge as error:
-        raise InvalidParameter("merge", str(error)) from None
-
-
-def digest_of_code() -> str:
-    """Tells the package's sources from all others."""
-    found = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*")):
-        if path.suffix in SOURCES and not set(path.relative_to(PACKAGE).parts) & NO_SOURCES:
-            found.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def exit_code(report: Report) -> int:

@@ -22,8 +22,6 @@ CHAOS_SERVER = f"{__package__}.chaos_server"
 OTHER_ISA = "plain"
 # Every place may die for ever: that a limit holds is tested elsewhere.
 _RESTARTS = ("--restart-limit", "1000000")
-# And of kills at random, also in a boot, without the pause of seconds that a broken child has.
-_NO_BACKOFF = ("--backoff-max", "0.2")
 
 
 class Profile(enum.StrEnum):
@@ -31,7 +29,6 @@ class Profile(enum.StrEnum):
 
     QUICK = "quick"  # each kind of fault once, as CI does
     NIGHTLY = "nightly"  # all kinds, for an hour
-    RELEASE = "release"  # processes killed at random, ten thousand of them
 
 
 # {profile: how many faults, in how many minutes at most}
@@ -39,7 +36,6 @@ SIZES = {
     None: (300, math.inf),
     Profile.QUICK: (len(DECK), math.inf),
     Profile.NIGHTLY: (100 * len(DECK), 60.0),
-    Profile.RELEASE: (10_000, math.inf),
 }
 # Each takes as long as such a server takes to start.
 TARGET_KILLS = 20
@@ -59,8 +55,7 @@ class ChaosOptions:
         Profile | None,
         Parameter(
             group=FAULTS,
-            help="quick: each kind once; nightly: all kinds for an hour;"
-            " release: 10 000 processes killed at random.",
+            help="quick: each kind once; nightly: all kinds for an hour.",
         ),
     ] = None
     faults: Annotated[
@@ -126,14 +121,6 @@ class ChaosOptions:
     target_model: Annotated[
         str, Parameter(group=TARGET, help="Model to request; empty: the first that it lists.")
     ] = ""
-    merge: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=REPORT,
-            help="Run nothing; merge the report files of several runs that differ in their seed.",
-            consume_multiple=True,
-        ),
-    ] = ()
     json: Annotated[
         str,
         Parameter(
@@ -182,11 +169,6 @@ class ChaosOptions:
             return TARGET_KILLS
         return SIZES[self.profile][0] if self.faults is None else self.faults
 
-    @property
-    def is_storm(self) -> bool:
-        """Whether its faults are kills at random."""
-        return self.profile is Profile.RELEASE
-
     def most_s(self) -> float:
         """For so long faults are made."""
         return 60 * (SIZES[self.profile][1] if self.minutes is None else self.minutes)
@@ -196,7 +178,6 @@ class ChaosOptions:
         return [
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--null-step", str(self.step), "--workers", str(self.workers)),
-            *(_NO_BACKOFF if self.is_storm else ()),
             *self._words_of_each(),
         ]
 
@@ -215,7 +196,7 @@ class ChaosOptions:
     def program(self) -> Sequence[str]:
         """What Python runs: `triolet` itself wherever that will do."""
         poisons = FORMS | {FaultKind.POISON}
-        if self.unlike or not (self.is_storm or poisons.isdisjoint(self.kinds())):
+        if self.unlike or not poisons.isdisjoint(self.kinds()):
             return ("-m", CHAOS_SERVER, ",".join(self.isas()))
         return PROGRAM
 
@@ -224,11 +205,8 @@ class ChaosOptions:
         return ("", OTHER_ISA) if self.unlike else ("",)
 
     def keys(self) -> list[str]:
-        """Of its clients: during each fault others come, and at last others again.
-
-        Kills from outside are put down to no client: where all faults are such, one will do.
-        """
-        return [f"chaos-{number}" for number in range(1 if self.is_storm else self.count + 1)]
+        """Of its clients: during each fault others come, and at last others again."""
+        return [f"chaos-{number}" for number in range(self.count + 1)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
         """What its faults are."""

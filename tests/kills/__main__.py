@@ -6,6 +6,7 @@
     python -m tests.kills --of frontends,engines  one of each in the same millisecond
     python -m tests.kills --of rolling            [--rounds 10] `triolet restart --rolling`
     python -m tests.kills --layers 4      a model as slow as its clients: kills hit whole batches
+    python -m tests.kills --clients raw   [--kills 10000] processes of any tier at random moments
 
 The load is the unmodified `openai` SDK: 64 lanes on 4 sockets, 8 chats and 8 streamed responses,
 200 tokens each, sampled with seeds, with penalties, logprobs, stop strings, schemas, functions,
@@ -13,6 +14,10 @@ split characters and choices. Each answer must be that of a server that nothing 
 text, logprobs, calls, events, usage; in the end every KV block is free, and no request was executed
 twice. Gaps are what clients saw. Exit code 1 if one answer was another or none. A connection that
 breaks is a failure, but with `--connections resume`: then the server does without takeover.
+
+Raw clients are those of `triolet chaos`, and cheap: kills come half a second after each other, one
+to five processes at once, whatever is being restarted; what grows is measured, too. The root is
+killed last. Options for them: engines, frontends, kills, minutes, seed, patience, picture, json.
 """
 
 import argparse
@@ -20,11 +25,13 @@ import json
 import pathlib
 import sys
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
 
 from triolet.api.commands.exits import until_terminated
+from triolet.fuzz.chaos.command import exit_code, run_campaign, show
 
 from .campaign import (
     ENGINE,
@@ -36,6 +43,7 @@ from .campaign import (
     KillOptions,
     run_kills,
 )
+from .storm import StormOptions, StormPlan
 
 # Twenty threads read: none may keep the others waiting for as long as Python lets it.
 SWITCH_S = 0.0005
@@ -48,47 +56,53 @@ OF = {
     # A socket that drains ends in order when it is idle, and its client opens another.
     "rolling": attrs.evolve(OF_FRONTENDS, rounds=10),
 }
+SDK, RAW = "sdk", "raw"
+COUNTS = ("engines", "frontends", "kills", "rounds", "lanes", "sockets", "streams", "tokens")
 
 
-def main() -> None:
-    """Run it and print what it showed."""
+def parsed() -> dict[str, Any]:
+    """Options that are given."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.kills",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--of", choices=OF, default="engines", help="what is killed")
-    for name in (
-        "engines",
-        "frontends",
-        "kills",
-        "rounds",
-        "lanes",
-        "sockets",
-        "streams",
-        "tokens",
-    ):
+    parser.add_argument("--clients", choices=(SDK, RAW), default=SDK)
+    parser.add_argument("--of", choices=OF, help="what is killed")
+    for name in (*COUNTS, "seed", "layers"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("seed", "layers"):
-        parser.add_argument(f"--{name}", type=int)
+    for name in ("minutes", "patience"):
+        parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--period", dest="period_s", type=float)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--victims", nargs="+", choices=(ENGINE, WORKER))
+    victims = (ENGINE, WORKER, FRONTEND, FRONTEND_WITH_ENGINE)
+    parser.add_argument("--victims", nargs="+", choices=victims)
     parser.add_argument("--connections", choices=(KEPT, RESUME))
     parser.add_argument("--serve", nargs=argparse.REMAINDER, help="more of its options")
-    parser.add_argument("--json", type=pathlib.Path)
-    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    target, defaults = given.pop("json", None), OF[given.pop("of")]
-    for name in ("victims", "serve"):
-        given[name] = tuple(given.get(name, getattr(defaults, name)))
-    options = attrs.evolve(defaults, **given)
-    sys.setswitchinterval(SWITCH_S)
-    run = partial(run_kills, options, partial(print, flush=True))
-    report = trio.run(until_terminated, run)
-    print(*report.lines(), sep="\n")
+    for name in ("json", "picture"):
+        parser.add_argument(f"--{name}", type=pathlib.Path)
+    return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+
+
+def main() -> None:
+    """Run it and print what it showed."""
+    given = parsed()
+    target, picture = given.pop("json", None), given.pop("picture", None)
+    if given.pop("clients") == RAW:
+        storm = StormOptions(**{{"kills": "faults"}.get(name, name): given[name] for name in given})
+        report = trio.run(until_terminated, partial(run_campaign, storm, StormPlan.of(storm)))
+    else:
+        defaults = OF[given.pop("of", "engines")]
+        for name in ("victims", "serve"):
+            given[name] = tuple(given.get(name, getattr(defaults, name)))
+        sys.setswitchinterval(SWITCH_S)
+        run = partial(run_kills, attrs.evolve(defaults, **given), partial(print, flush=True))
+        report = trio.run(until_terminated, run)
+    show(report)
     if target is not None:
         target.write_text(json.dumps(report.as_json(), indent=1))
-    sys.exit(not report.is_green)
+    if picture is not None:
+        picture.write_text(report.picture())
+    sys.exit(exit_code(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kill campaign: `triolet serve` under load, processes of it killed every some seconds.
+"""Kill campaign under the SDK: `triolet serve` under load, processes killed every some seconds.
 
 First the load runs against a server that nothing happens to; its answers are what the other one,
 whose processes are killed, must give as well. The server is the user's own command with default
@@ -13,7 +13,6 @@ import pathlib
 import random
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -21,7 +20,11 @@ import attrs
 import httpx
 import trio
 
+from triolet.fuzz.chaos.campaign import log_violations
+from triolet.fuzz.chaos.fault_plan import digest
 from triolet.fuzz.chaos.faults import Void, kill
+from triolet.fuzz.chaos.history import Violation
+from triolet.fuzz.chaos.report.report import Report
 from triolet.fuzz.chaos.served_run import ServedRun, open_served_run, serving
 from triolet.fuzz.observers import NotInTime, wait_until
 from triolet.nurseries.tasks.task_tree import ProcessTree
@@ -32,7 +35,7 @@ from .answers import Answer
 from .larger_model import write_larger_model
 from .load import Load, make_load
 from .prefix import check_prefix
-from .report import STREAMS_MIN, TOKEN_MAX, TOKEN_MIN, Kill, KillReport
+from .report import STREAMS_MIN, TOKEN_MAX, TOKEN_MIN, Kill
 from .rolling import restart_rolling
 from .slots import Account
 
@@ -43,8 +46,6 @@ LOOK_S = 0.1
 LAST_ANSWERS_S = 400.0
 # Then for what waits for readers that do not come, `--adopted-keep`, and the engines' next reports.
 FREE_S = 100.0
-# Of a traceback.
-LOG_LINES = 60
 SHOWN = ("engine_", "kv_", "num_requests", "request", "outputs_refused")
 # Some end between this look and the kill.
 STREAMS_WANTED = STREAMS_MIN + 1
@@ -104,20 +105,30 @@ class KillOptions:
             streams=self.streams,
         )
 
+    def words_of_replay(self) -> list[str]:
+        """The command again."""
+        words = ["python", "-m", "tests.kills"]
+        for field in attrs.fields(KillOptions):
+            value = getattr(self, field.name)
+            if value != field.default:
+                values = value if isinstance(value, tuple) else [value]
+                words += [f"--{field.name.removesuffix('_s')}", *map(str, values)]
+        return words
+
     @property
     def ends_engines(self) -> bool:
         """Whether engines end, and what they counted."""
         return self.rounds > 0 or any(ENGINE in victim for victim in self.victims)
 
 
-async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillReport:
+async def run_kills(options: KillOptions, say: Callable[[str], object]) -> Report:
     """Both servers, one after the other.
 
     Raises `Lost` or `NotInTime` if one does not come up, `AssertionError` if it serves badly with
     nothing done to it. Cancellation: no process is left.
     """
-    report = KillReport(options.engines)
-    began_s = time.monotonic()
+    report = Report(options.seed, digest([options]), options.words_of_replay())
+    began_s = trio.current_time()
     async with _open_run(options) as (served, _):
         oracle = options.load(_url(served), None)
         await oracle.run()
@@ -128,20 +139,15 @@ async def run_kills(options: KillOptions, say: Callable[[str], object]) -> KillR
     async with _open_run(options) as (served, places):
         load = options.load(_url(served), expected.recorded)
         campaign = Campaign(options, served, places, load, report, say)
-        began_s = time.monotonic()
+        report.began_s = trio.current_time()
         await campaign.run()
-        report.seconds = _since(began_s)
-        if not report.broken:
+        report.seconds = _since(report.began_s)
+        if not report.violations:
             await campaign.check_free()
-        if not report.broken and options.connections == KEPT:
-            report.broken += await campaign.check_prefix(prefixes)
-        lines = served.log().splitlines()
-        report.broken += [
-            "\n".join([f"the log has {word!r}:", *lines[number : number + LOG_LINES]])
-            for number, line in enumerate(lines)
-            for word in ("Traceback", "given up")
-            if word in line
-        ]
+        if not report.violations and options.connections == KEPT:
+            await campaign.check_prefix(prefixes)
+        campaign.fill_report()
+        report.violations += log_violations(served.log())
     return report
 
 
@@ -172,7 +178,7 @@ def _url(served: ServedRun) -> str:
 
 
 def _since(began_s: float) -> float:
-    return time.monotonic() - began_s
+    return trio.current_time() - began_s
 
 
 @attrs.define(eq=False)
@@ -183,31 +189,55 @@ class Campaign:
     served: ServedRun
     places: Sequence[str]
     load: Load
-    report: KillReport
+    report: Report
     say: Callable[[str], object]
+    kills: list[Kill] = attrs.field(factory=list, init=False)
+    # Requests that frontends sent again to engines, and what engines took in.
+    _replays: int = attrs.field(default=0, init=False)
+    _added: int = attrs.field(default=0, init=False)
+
+    def counted(self, kind: str = "") -> list[Kill]:
+        """Kills that met enough streams, of one kind of process or all."""
+        return [kill for kill in self.kills if kill.counts and kind in ("", kill.kind)]
 
     async def run(self) -> None:
-        """All kills; return when the last answers are there. Fills the report."""
+        """All kills; return when the last answers are there."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_load, nursery.cancel_scope)
             try:
                 await (self._roll_all() if self.options.rounds else self._kill_all())
             except NotInTime as late:
-                self.report.broken.append(str(late))
+                self._break(str(late))
             finally:
                 with contextlib.suppress(NotInTime):
                     await self._end_load()
-        account, report = self.load.account, self.report
-        report.compared, report.output_tokens = account.compared, account.output_tokens
-        report.wrong += account.wrong
-        report.breaks = sum(slot.breaks for slot in self.load.slots)
-        report.refusals = sum(slot.refusals for slot in self.load.slots)
-        report.asked, report.asked_again = self.load.asked()
+
+    def _break(self, evidence: str) -> None:
+        self.report.violations.append(Violation("I8", evidence))
+
+    def fill_report(self) -> None:
+        """All that was seen; silences are known when the load has ended."""
+        account, report, slots = self.load.account, self.report, self.load.slots
+        report.outcomes = [kill.outcome(number) for number, kill in enumerate(self.kills)]
+        report.gaps_at_faults_s = [gap for kill in self.kills for gap in kill.bystander_gaps_s]
+        report.endings["answered"], report.tokens = account.compared, account.output_tokens
+        report.checks["I2"] = account.compared
+        report.resumed = sum(slot.breaks > 0 for slot in slots)
+        report.returns = sum(slot.breaks for slot in slots)
+        wrong = account.wrong if account.compared else ["no answer was compared"]
+        report.violations += [Violation("I2", each) for each in wrong]
+        asked, again = self.load.asked()
+        executed = "?" if self.options.ends_engines else self._added
+        report.notes = [
+            f"requests: {asked}, of them {again} sent again by clients, {self._replays} by"
+            f" frontends; {executed} executed;"
+            f" {sum(slot.refusals for slot in slots)} refusals that asked to come again"
+        ]
 
     async def _run_load(self, scope: trio.CancelScope) -> None:
         await self.load.run()
         if not self.load.account.stopping:
-            self.report.broken.append("the load ended by itself")
+            self._break("the load ended by itself")
             scope.cancel("there is no load")
 
     async def _end_load(self) -> None:
@@ -228,7 +258,7 @@ class Campaign:
         for slot in self.load.slots:
             if slot.answer is not None and not slot.answer.ended:
                 tokens = slot.answer.tokens
-                self.report.broken.append(f"{slot.name}: no end after {tokens} tokens")
+                self._break(f"{slot.name}: no end after {tokens} tokens")
         os.kill(self.served.pid, signal.SIGKILL)
 
     def _wrong_so_far(self) -> str:
@@ -243,13 +273,13 @@ class Campaign:
             processes = await self._wait_ready(FRONTEND)
             held = sum(_held(processes, place) for place in self._candidates(FRONTEND))
             made = Kill(ROLLING, "", self._in_the_midst(""), held, hit=set())
-            self.report.kills.append(made)
+            made.began_s = trio.current_time()
+            self.kills.append(made)
             self._watch(made)
-            began_s = trio.current_time()
             code, said = await restart_rolling(self.served)
-            made.recovery_s = trio.current_time() - began_s
+            made.proof, made.recovery_s = f"exit code {code}", _since(made.began_s)
             if code:
-                self.report.broken.append(f"rolling restart {number}: exit code {code}: {said}")
+                self._break(f"rolling restart {number}: exit code {code}: {said}")
             self.say(
                 f"{number + 1}/{self.options.rounds} {ROLLING}: {made.in_the_midst} in the midst,"
                 f" {made.interrupted} cut off, {made.recovery_s:.1f} s, {self._wrong_so_far()}"
@@ -264,11 +294,11 @@ class Campaign:
         next_s = began_s + self.options.period_s
         for _ in range(self.options.kills * self.options.attempts):
             is_late = trio.current_time() > began_s + 60 * self.options.minutes
-            if is_late or len(self.report.counted()) == self.options.kills:
+            if is_late or len(self.counted()) == self.options.kills:
                 break
             await trio.sleep_until(next_s)
             victims = self.options.victims
-            victim = min(victims, key=lambda kind: len(self.report.counted(kind)))
+            victim = min(victims, key=lambda kind: len(self.counted(kind)))
             processes = await self._wait_ready(victim)
             next_s = trio.current_time() + self.options.period_s
             await self._kill(victim, processes, chance)
@@ -334,7 +364,7 @@ class Campaign:
         if victim == FRONTEND_WITH_ENGINE:
             places.append(chance.choice(self._candidates(ENGINE)))
         made = Kill(" with ".join(places), "", self._in_the_midst(chosen), held[chosen])
-        made.began_s = time.monotonic()
+        made.began_s = trio.current_time()
         if FRONTEND in victim:
             made.hit = self._streams_of(chosen) if self.options.connections == KEPT else set()
         self._watch(made)
@@ -344,11 +374,11 @@ class Campaign:
         except (Void, KeyError) as void:
             self.say(f"no kill: {made.place}: {void}")
             return
-        self.report.kills.append(made)
+        self.kills.append(made)
         await self._wait_whole(*pids)
-        made.recovery_s = time.monotonic() - made.began_s
+        made.recovery_s = _since(made.began_s)
         self.say(
-            f"{len(self.report.counted())}/{self.options.kills} {made.place}: {made.in_the_midst}"
+            f"{len(self.counted())}/{self.options.kills} {made.place}: {made.in_the_midst}"
             f" in the midst, {made.interrupted} interrupted, whole after {made.recovery_s:.2f} s,"
             f" {self._wrong_so_far()}"
         )
@@ -375,36 +405,32 @@ class Campaign:
         But for what clients sent again, as no event of it had come, and what a frontend sent again
         with the tokens so far, as its engine had given it up.
         """
-        report, counts = self.report, dict[str, float]()
+        counts = dict[str, float]()
+        asked, again = self.load.asked()
 
         async def is_free() -> bool:
             async with httpx.AsyncClient(base_url=self.load.url) as client:
                 counts.update(await scrape(client))
             total, free = _sum(counts, "kv_blocks{"), _sum(counts, "kv_blocks_free{")
-            report.added = round(_sum(counts, "engine_requests_added"))
-            report.replays = round(_sum(counts, "request_replays"))
+            self._added = round(_sum(counts, "engine_requests_added"))
+            self._replays = round(_sum(counts, "request_replays"))
             busy = sum(_sum(counts, f"num_requests_{kind}{{") for kind in ("running", "waiting"))
-            return 0 < total == free and not busy and self._is_added_right()
+            # The counts of engines that died are lost.
+            is_added_right = self.options.ends_engines or (
+                0 <= self._added - asked <= again + self._replays
+            )
+            return 0 < total == free and not busy and is_added_right
 
         try:
             await wait_until(is_free, "all is free", seconds=FREE_S, look_s=LOOK_S)
         except NotInTime as late:
-            asked = f"{report.asked} requests asked for, {report.asked_again} sent again"
             kept = {
                 name: count for name, count in counts.items() if "kv_bl" in name or "_req" in name
             }
-            report.broken.append(f"{late}, with {asked}: {kept}")
-        if self.options.ends_engines:
-            report.added = None
+            evidence = f"{late}, with {asked} requests asked for, {again} sent again: {kept}"
+            self.report.violations.append(Violation("I4", evidence))
 
-    def _is_added_right(self) -> bool:
-        report = self.report
-        assert report.added is not None
-        return self.options.ends_engines or (
-            0 <= report.added - report.asked <= report.asked_again + report.replays
-        )
-
-    async def check_prefix(self, expected: list[Answer]) -> list[str]:
+    async def check_prefix(self, expected: list[Answer]) -> None:
         """A long prefix that is in a cache whose worker dies: asked for again, it is the same."""
         workers = [place for place in self.places if WORKER in place]
 
@@ -414,11 +440,10 @@ class Campaign:
                 await kill((await self.served.processes())[workers.pop()].pid)
 
         seen = await check_prefix(_url(self.served), kill_next)
-        return [
-            f"prefix of 1000 tokens, answer {number}: {answer!r:.200}, not {right!r:.200}"
-            for number, (answer, right) in enumerate(zip(seen, expected, strict=True))
-            if answer != right
-        ]
+        for number, (answer, right) in enumerate(zip(seen, expected, strict=True)):
+            if answer != right:
+                evidence = f"answer {number}: {answer!r:.200}, not {right!r:.200}"
+                self.report.violations.append(Violation("I2", f"1000 tokens before it, {evidence}"))
 
 
 def _held(processes: Mapping[str, ProcessTree], place: str) -> int:

@@ -1,4 +1,4 @@
-"""Short form of `python -m tests.kills`, and what its comparison finds when it is planted."""
+"""Short forms of `python -m tests.kills`, and what its comparison finds when it is planted."""
 
 import copy
 import sys
@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import trio
 
+from triolet.fuzz.chaos.command import run_campaign, show
+
 from ..end_to_end.server import DEADLINE_S
 from .answers import Answer, differences
 from .campaign import ENGINE, FRONTEND, RESUME, WORKER, KillOptions, run_kills
-from .report import STREAMS_MIN, Kill, KillReport
+from .report import STREAMS_MIN, Kill
 from .requests import EIGHTH, chat_body, lane_event, response_body
 from .slots import Slot
+from .storm import StormOptions, StormPlan
 
 # Kills that meet few streams, as clients of a busy machine lag behind, are made again. Connections
 # may break by that of a frontend alone, the last one.
@@ -35,9 +38,25 @@ SHORT = KillOptions(
 async def test_every_answer_goes_on_when_an_engine_a_worker_and_a_frontend_are_killed() -> None:
     with trio.fail_after(4 * DEADLINE_S):
         report = await run_kills(SHORT, sys.stdout.write)
-    assert report.is_green, report.lines()
-    assert [len(report.counted(kind)) for kind in SHORT.victims] == [1, 1, 1]
-    assert report.compared >= len(SHORT.load("", None).slots)
+    show(report)
+    assert report.all_violations() == []
+    kinds = [each.kind for each in report.outcomes]
+    assert [kinds.count(f"kill {kind}") for kind in SHORT.victims] == [1, 1, 1]
+    assert report.endings["answered"] >= len(SHORT.load("", None).slots)
+
+
+# How soon it is back is the command's affair, on a quiet machine.
+STORM = StormOptions(seed=4, faults=20, patience=10.0)
+
+
+@pytest.mark.slow
+async def test_raw_streams_go_on_when_processes_die_at_random_moments() -> None:
+    with trio.fail_after(10 * DEADLINE_S):
+        report = await run_campaign(STORM, StormPlan.of(STORM))
+    show(report)
+    assert report.all_violations() == []
+    assert report.is_green()
+    assert report.killed >= len(report.outcomes) - 1, "at least one in each moment"
 
 
 # ---- the comparison
@@ -205,24 +224,18 @@ def test_of_every_eight_requests_some_have_a_form() -> None:
 # ---- the report
 
 
-def test_a_kill_that_meets_few_streams_does_not_count() -> None:
+def test_a_kill_that_meets_few_streams_is_in_a_row_of_its_own() -> None:
     met = Kill("engine 0", "", STREAMS_MIN, 3, {"a": 0.3, "b": 0.01, "c": 0.2, "d": 0.02}, 0.5)
-    missed = Kill("engine 0/worker 0", "", STREAMS_MIN - 1, 9)
-    report = KillReport(2, [met, missed], compared=4)
-    assert report.counted() == [met]
-    assert met.interrupted == 3
     assert met.interrupted_gaps_s == [0.3, 0.2, 0.02], "those hit cannot be worse than these"
     assert met.bystander_gaps_s == [0.01]
-    assert report.as_json()["kills"]["engine"]["gaps"]["bars"]["<= 250 ms"] == 1
-    assert report.lines()[-1].startswith("green")
+    assert met.outcome(0).kind == "kill engine"
+    assert Kill("engine 0/worker 0", "", 0, 9).outcome(1).kind == "kill worker, few streams"
 
 
 def test_what_a_kill_cut_off_is_what_it_hit() -> None:
     cut = Kill("frontend 1", "", STREAMS_MIN, 30, {"a": 0.3, "b": 0.7}, hit={"a"})
-    assert (cut.interrupted, cut.interrupted_gaps_s, cut.bystander_gaps_s) == (1, [0.3], [0.7])
-    report = KillReport(2, [cut, Kill("frontend 0 with engine 1", "", STREAMS_MIN, 3)], compared=1)
-    assert set(report.as_json()["kills"]) == {"frontend", "frontend with engine"}
-    assert Kill("engine 0/worker 0", "", 0, 0).kind == "worker"
+    assert (cut.interrupted_gaps_s, cut.bystander_gaps_s) == ([0.3], [0.7])
+    assert Kill("frontend 0 with engine 1", "", 0, 0).kind == "frontend with engine"
 
 
 @pytest.mark.parametrize(("hit", "error"), [(set(), ""), (None, "after engine 0 was killed")])
@@ -242,10 +255,3 @@ def test_a_connection_breaks_by_the_death_of_a_frontend_alone(
     assert bool(slot.answer.error) == bool(error)
     assert kill.hit == (None if hit is None else {"lane-1"})
     assert (slot.asked, slot.asked_again, slot.breaks) == (1, 1, 1)
-
-
-def test_one_answer_that_is_another_makes_it_red() -> None:
-    report = KillReport(2, compared=4, wrong=["chat 1: it is another"])
-    assert not report.is_green
-    assert not KillReport(2).is_green, "nothing was compared"
-    assert "chat 1" in report.lines()[-2]

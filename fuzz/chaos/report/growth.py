@@ -22,8 +22,6 @@ WARM_UP_PART = 3
 ERRORS = 3.0
 # What is on one side of a step; fewer are scatter.
 PART_MIN = 3
-# A slope is surer than a page in an hour of nothing.
-ERROR_MIN = 0.004
 
 
 @attrs.frozen
@@ -94,28 +92,6 @@ def growth_of(process: str, samples: Sequence[Sample]) -> Growth:
         descriptors=(max(s.descriptors for s in earlier), min(s.descriptors for s in later)),
         tasks=(max(s.tasks for s in earlier), min(s.tasks for s in later)),
         memory=memory,
-    )
-
-
-def mean_growth(place: str, lives: Sequence[Growth]) -> Growth | None:
-    """Of several lives at one place: their mean slope by its errors is surer than each.
-
-    None where fewer than two are long enough.
-    """
-    lives = [life for life in lives if life.is_long()]
-    if len(lives) < 2:
-        return None
-    weights = [1 / max(life.error_mib_per_hour, ERROR_MIN) ** 2 for life in lives]
-    slopes = [weight * life.mib_per_hour for weight, life in zip(weights, lives, strict=True)]
-    return Growth(
-        process=f"{place} (mean of {len(lives)} lives)",
-        seconds=sum(life.seconds for life in lives),
-        samples=sum(life.samples for life in lives),
-        mib=max(life.mib for life in lives),
-        mib_per_hour=sum(slopes) / sum(weights),
-        error_mib_per_hour=1 / math.sqrt(sum(weights)),
-        descriptors=max((life.descriptors for life in lives), key=lambda pair: pair[1] - pair[0]),
-        tasks=max((life.tasks for life in lives), key=lambda pair: pair[1] - pair[0]),
     )
 
 

@@ -19,7 +19,7 @@ from ..history import Ending, StreamHistory, Violation
 from .gaps import gap_lines, gaps_as_json, percentiles_of
 from .growth import Growth
 from .picture import picture
-from .timeline import FaultMark, StreamLine, Timeline, shown_lines
+from .timeline import FaultMark, StreamLine, Timeline
 
 # Of a target's command line, in a title.
 TARGET_CHARACTERS = 60
@@ -133,13 +133,10 @@ class Report:
     # {invariant: how often it was checked}
     checks: Counter[str] = attrs.field(factory=Counter)
     tokens: int = 0
-    # The command line of a server of others, and what it lost: then nothing is a violation.
+    # The command line of a server of others: then nothing is a violation.
     target: str = ""
+    # What else is to be said, of such a server what it lost.
     notes: Sequence[str] = ()
-    # What tells the code that ran from any other.
-    code: str = ""
-    # Of several reports that were merged into this one: what each was.
-    sittings: list[str] = attrs.field(factory=list)
     # Processes that were killed, where kills are at random.
     killed: int = 0
     growths: list[Growth] = attrs.field(factory=list)
@@ -219,15 +216,7 @@ class Report:
             "made": [self._made(each) for each in self.outcomes],
             "target": self.target,
             "notes": list(self.notes),
-            "sittings": self.sittings,
-            "code": self.code,
             "replay": list(self.replay),
-            # For the sum of several reports (`merging`).
-            "planned": dict(self.planned),
-            "touched": {kind: dict(counts) for kind, counts in self.touched.items()},
-            "gaps_at_faults_s": self.gaps_at_faults_s,
-            "gaps_in_calm_s": self.gaps_in_calm_s,
-            "timeline": [attrs.asdict(line) for line in shown_lines(self.timeline)],
         }
 
     def _made(self, outcome: FaultOutcome) -> dict[str, Any]:
@@ -296,8 +285,6 @@ class Report:
         """Which campaign it is."""
         if self.target:
             return f"{self.target[:TARGET_CHARACTERS]}: seed {self.seed}, {self.killed} kills"
-        if self.sittings:
-            return f"{len(self.sittings)} sittings: {len(self.outcomes)} faults"
         return f"seed {self.seed}, plan {self.digest}: {len(self.outcomes)} faults"
 
     def picture(self) -> str:
@@ -309,7 +296,7 @@ class Report:
         bad = f"!{found} violations, {self.voids()} faults without proof"
         verdict = "every invariant held, every fault was proven" if self.is_green() else bad
         seen = f"{streams} streams, {self.tokens} tokens compared, {self.resumed} streams resumed"
-        sentences = self.notes or [seen, verdict]
+        sentences = self.notes if self.target else [seen, verdict]
         return picture(self.timeline, f"Chaos, {self.title()}", sentences)
 
     def sentences(self) -> list[str]:
@@ -320,18 +307,18 @@ class Report:
         )
         again = f"{self._made_again()} were made again, as others got in their way"
         lines = [
-            *self.sittings,
             f"streams: {streams}; {self.tokens} tokens compared",
             f"resumed: {self.resumed} streams, whose clients came back {self.returns} times",
             f"checks: {checks}",
             *map(str, self.growths),
             *_gap_sentences("while a fault was on", self.gaps_at_faults_s),
             *_gap_sentences("in calm", self.gaps_in_calm_s),
+            *self.notes,
             *(f"void: fault {o.number} ({o.kind}): {o.void}" for o in self.outcomes if o.void),
             *(f"VIOLATION {v.invariant}: {v.evidence}" for v in self.all_violations()),
         ]
         if self.target:
-            return [*lines, *self.notes]
+            return lines
         if self.is_green():
             return [*lines, f"green: every invariant held, every fault was proven; {again}"]
         return [*lines, f"RED; the same schedule again: {shlex.join(self.replay)}"]

@@ -111,17 +111,6 @@ def shown_strips(timeline: Timeline) -> list[int]:
     return sorted(longest[:STRIPS_MAX])
 
 
-def shown_lines(timeline: Timeline) -> list[StreamLine]:
-    """The streams that are in a strip that is shown: the others would never be drawn, nor when more
-    strips come to these."""
-    spans = [(number * STRIP_S, (number + 1) * STRIP_S) for number in shown_strips(timeline)]
-    return [
-        line
-        for line in timeline.lines
-        if any(line.begin_s < end_s and begin_s <= line.end_s for begin_s, end_s in spans)
-    ]
-
-
 def rows_of(lines: Sequence[StreamLine]) -> dict[str, list[list[StreamLine]]]:
     """{group: rows}: each stream in the first row of its group that is free when it begins."""
     groups: dict[str, list[list[StreamLine]]] = {}

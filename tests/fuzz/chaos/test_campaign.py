@@ -202,14 +202,10 @@ def test_a_profile_says_how_much_and_an_option_cuts_it() -> None:
     assert ChaosOptions().count == 300
     assert ChaosOptions(profile=Profile.QUICK).count == len(DECK)
     assert ChaosOptions(profile=Profile.NIGHTLY).most_s() == 3600
-    release = ChaosOptions(profile=Profile.RELEASE)
-    assert (release.count, release.most_s(), release.is_storm) == (10_000, math.inf, True)
-    assert release.program() == ("-m", "triolet")
-    assert len(release.keys()) == 1
-    cut = ChaosOptions(profile=Profile.RELEASE, faults=50, minutes=2.0)
+    cut = ChaosOptions(profile=Profile.NIGHTLY, faults=50, minutes=2.0)
     assert (cut.count, cut.most_s()) == (50, 120)
     words = cut.words_of_replay()
-    assert words[words.index("--profile") + 1] == "release"
+    assert words[words.index("--profile") + 1] == "nightly"
 
 
 def test_the_plan_is_that_of_its_options_and_the_verdict_is_the_exit_code() -> None:

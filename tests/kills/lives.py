@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from ....nurseries.tasks.task_tree import ProcessTree, TaskNode
-from ...observers import PROC, open_files
-from ..report.growth import SAMPLES_MIN, Growth, Sample, growth_of
+from triolet.fuzz.chaos.report.growth import SAMPLES_MIN, Growth, Sample, growth_of
+from triolet.fuzz.observers import PROC, open_files
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 
 
 @attrs.define(eq=False)

@@ -1,23 +1,28 @@
-"""Plan of kills at random: its seed decides it, and every tier has its share."""
+"""Plan of a storm, judgement of its spawns, and samples of lives."""
+
+import os
 
 import attrs
 import pytest
+import trio
 
-from triolet.fuzz.chaos.kills.kill_plan import (
+from triolet.fuzz.chaos.report.growth import SAMPLES_MIN
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
+
+from .kill_plan import (
     AT_ONCE,
     LATER,
     PERIOD_S,
-    SERVING,
     SPARED_RANK,
     Kill,
     Tier,
-    count_by_kind,
     joined,
     make_kills,
     rest_of,
-    tier_of,
     victims_of,
 )
+from .lives import Lives, memory_bytes, tasks_of
+from .storm import is_up, judge_spawns
 
 PLACES = [
     "root",
@@ -36,13 +41,9 @@ PLACES = [
 ]
 
 
-def test_a_seed_gives_the_same_kills_and_another_seed_others() -> None:
-    assert make_kills(5, 60, ranks=2) == make_kills(5, 60, ranks=2)
-    assert make_kills(5, 60, ranks=2) != make_kills(6, 60, ranks=2)
-
-
-def test_as_many_processes_die_as_are_asked_for() -> None:
+def test_as_many_die_as_are_asked_for_of_every_tier_and_a_seed_decides_who() -> None:
     kills = make_kills(1, 10_000, ranks=2)
+    assert kills == make_kills(1, 10_000, ranks=2) != make_kills(2, 10_000, ranks=2)
     assert 10_000 <= sum(len(kill.tiers) for kill in kills) < 10_000 + max(AT_ONCE)
     assert {len(kill.tiers) for kill in kills} == set(AT_ONCE)
     assert {tier for kill in kills for tier in kill.tiers} == set(Tier)
@@ -63,33 +64,12 @@ def test_one_of_each_tier_lives_through_the_first_half_and_none_through_the_seco
     assert {kill.spared for kill in make_kills(1, 100, ranks=1)} == {None}
 
 
-@pytest.mark.parametrize(
-    ("place", "tier"),
-    [
-        ("root", None),
-        ("frontend 1", Tier.FRONTEND),
-        ("engine 0/worker 1", Tier.WORKER),
-        ("engine 0/spare worker 0", Tier.SPARE_WORKER),
-        ("spare engine 0", Tier.SPARE_ENGINE),
-        ("spare engine 0/worker 0", Tier.SPARE_WORKER),
-        ("spare frontend 0", Tier.SPARE_FRONTEND),
-        ("fork server frontend", Tier.FORK_SERVER),
-    ],
-)
-def test_the_tier_of_a_place(place: str, tier: Tier | None) -> None:
-    assert tier_of(place) is tier
-
-
 KILL = Kill(number=0, tiers=(Tier.ENGINE, Tier.ENGINE), draws=(0.9, 0.9), wait_s=0.0)
 
 
-def test_several_of_a_tier_are_several_processes() -> None:
+def test_several_of_a_tier_are_several_processes_but_for_the_spared() -> None:
     assert victims_of(KILL, PLACES) == ["engine 1", "engine 0"]
     assert victims_of(KILL, ["engine 0", "root"]) == ["engine 0"]
-    assert victims_of(KILL, ["root"]) == []
-
-
-def test_who_is_spared_lives() -> None:
     assert victims_of(attrs.evolve(KILL, spared=1), PLACES) == ["engine 0"]
 
 
@@ -106,13 +86,43 @@ def test_what_was_not_there_dies_later_with_the_rest_of_others() -> None:
     assert rest_of(later, victims_of(later, PLACES)) == []
 
 
-def test_spares_die_now_and_then() -> None:
-    kills = make_kills(1, 10_000, ranks=2)
-    spares = [tier for kill in kills for tier in kill.tiers if tier not in SERVING]
-    assert 100 < len(spares) < 1000
+BEFORE = {"engine 0": 3, "frontend 0": 4}
 
 
-def test_rows_of_the_report_are_single_tiers_and_several_at_once() -> None:
-    counts = count_by_kind(make_kills(1, 1000, ranks=2))
-    assert list(counts)[-2:] == ["kill 4 at once", "kill 5 at once"]
-    assert set(counts) >= {"kill engine", "kill frontend"}
+@pytest.mark.parametrize(
+    ("top", "lives", "others", "found"),
+    [
+        (4, 0, 0, []),
+        (7, 3, 0, []),
+        (8, 3, 1, []),  # a spare that was a successor by then
+        (6, 3, 0, ["I10"]),  # one came back without a number of its own
+        (9, 3, 1, ["I10"]),  # one died that was not killed
+    ],
+)
+def test_each_death_takes_one_spawn(top: int, lives: int, others: int, found: list[str]) -> None:
+    violations = judge_spawns(BEFORE, {"engine 0": top, "frontend 0": 4}, lives, others)
+    assert [each.invariant for each in violations] == found
+
+
+def test_a_process_that_boots_is_not_up() -> None:
+    assert is_up(ProcessTree("engine 0", 1, {"epoch": 3}))
+    assert not is_up(ProcessTree("engine 0", 1, {"phase": "start", "done": "10%"}))
+    assert not is_up(ProcessTree("engine 0", 1, {"state": "does not answer"}))
+
+
+async def test_samples_are_of_those_that_live_on() -> None:
+    lives, tasks = Lives(), task_tree()
+    assert tasks_of(tasks) == 1 + sum(map(tasks_of, tasks.children))
+    me = ProcessTree("root", os.getpid(), {}, tasks)
+    other = ProcessTree("engine 0", os.getpid(), {}, TaskNode("main", "parked"))
+    mute = ProcessTree("spare engine 0", os.getpid(), {})
+    for number in range(SAMPLES_MIN):
+        found = {"root": me, "spare engine 0": mute}
+        lives.take(found if number else {**found, "engine 0": other}, trio.current_time())
+    (growth,) = lives.growths()
+    assert growth.process == f"root (pid {os.getpid()})"
+    assert growth.mib > 1
+
+
+def test_what_is_gone_has_no_memory() -> None:
+    assert memory_bytes(2**22 + 1) == 0

@@ -1,8 +1,8 @@
 """Storm of kills: processes of a run die at random moments, while others are being restarted.
 
 A shell: `kill_plan` says which tiers die and when. Each death is proven by pid and start time, as
-every fault is; it is over when another process serves at its place. Streams, blocks, descriptors
-and tasks are judged when the storm has a pause (`run_kills`).
+every fault is; it is over when another process serves at its place. Clients are those of chaos;
+streams, blocks, descriptors and tasks are judged when the storm has a pause (`StormPlan.run`).
 """
 
 import contextlib
@@ -13,19 +13,31 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
-from ....nurseries.tasks.task_tree import ProcessTree
-from ....runtime.control.client import ControlCallFailed
-from ...observers import NotInTime, state_of, wait_until
-from .. import faults
-from ..campaign import Campaign
-from ..checkers import Disturbance
-from ..fault_run import RECOVERY_S, FaultRunner
-from ..history import Violation
-from ..keepsakes import Keepsakes
-from ..load import Bystanders
-from ..report.report import FaultOutcome
-from ..served_run import epochs_of
-from .kill_plan import SERVING, Kill, Tier, joined, rest_of, tier_of, victims_of
+from triolet.fuzz.chaos import faults
+from triolet.fuzz.chaos.campaign import Campaign
+from triolet.fuzz.chaos.checkers import Disturbance
+from triolet.fuzz.chaos.fault_run import RECOVERY_S, FaultRunner
+from triolet.fuzz.chaos.history import Violation
+from triolet.fuzz.chaos.keepsakes import Keepsakes
+from triolet.fuzz.chaos.load import Bystanders
+from triolet.fuzz.chaos.options import PROGRAM, ChaosOptions
+from triolet.fuzz.chaos.report.report import FaultOutcome
+from triolet.fuzz.chaos.served_run import epochs_of
+from triolet.fuzz.observers import NotInTime, state_of, wait_until
+from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.runtime.control.client import ControlCallFailed
+
+from .kill_plan import (
+    SERVING,
+    Kill,
+    Tier,
+    count_by_kind,
+    joined,
+    make_kills,
+    rest_of,
+    tier_of,
+    victims_of,
+)
 from .lives import Lives
 
 # Between two quiet looks: a minute of kills.
@@ -38,6 +50,64 @@ VICTIM_S, CHOICE_S = 15.0, 0.02
 ATTEMPTS_MAX = 10
 # Of one place without coming back.
 DEATHS_MAX = 3
+# Processes die in their boot, too: without the pause of seconds that a broken child has.
+NO_BACKOFF = ("--backoff-max", "0.2")
+
+
+@attrs.frozen(kw_only=True)
+class StormOptions(ChaosOptions):
+    """A campaign of chaos whose faults are kills at random."""
+
+    faults: int = 10_000
+
+    def words_of_serve(self) -> list[str]:
+        return [*ChaosOptions.words_of_serve(self), *NO_BACKOFF]
+
+    def program(self) -> Sequence[str]:
+        return PROGRAM
+
+    def keys(self) -> list[str]:
+        """One will do: kills from outside are put down to no client."""
+        return ["chaos"]
+
+    def words_of_replay(self) -> list[str]:
+        return [
+            *("python", "-m", "tests.kills", "--clients", "raw", "--seed", str(self.seed)),
+            *("--kills", str(self.count), "--engines", str(self.engines)),
+            *("--frontends", str(self.frontends)),
+        ]
+
+
+@attrs.frozen
+class StormPlan:
+    """Kills of a storm, as a plan of chaos."""
+
+    faults: Sequence[Kill]
+
+    @staticmethod
+    def of(options: StormOptions) -> "StormPlan":
+        """Drawn by the seed of these options."""
+        ranks = min(options.engines, options.frontends)
+        return StormPlan(make_kills(options.seed, options.count, ranks=ranks))
+
+    def counts(self) -> Mapping[str, int]:
+        """Moments by row of the report."""
+        return count_by_kind(self.faults)
+
+    async def run(self, campaign: Campaign) -> None:
+        """All of them, with a quiet look every so often. Raises `NotInTime`."""
+        lives, report = Lives(), campaign.report
+        for start in range(0, len(self.faults), SEGMENT_KILLS):
+            if campaign.is_late():
+                break
+            await _run_segment(campaign, self.faults[start : start + SEGMENT_KILLS])
+            await campaign.check_quiet()
+            await campaign.wait_spares()
+            lives.take(await campaign.served.processes(), trio.current_time())
+            report.growths = lives.growths()
+            campaign.show_running()
+        report.violations += [found for growth in report.growths for found in growth.judge()]
+        report.checks.update({"I6": len(report.growths), "I9": len(report.growths)})
 
 
 @attrs.define(eq=False)
@@ -158,22 +228,6 @@ class Storm:
 def is_up(process: ProcessTree) -> bool:
     """Whether it answers, and has booted."""
     return "done" not in process.facts and "state" not in process.facts
-
-
-async def run_kills(campaign: Campaign, kills: Sequence[Kill]) -> None:
-    """All of them, with a quiet look every so often. Raises `NotInTime`."""
-    lives, report = Lives(), campaign.report
-    for start in range(0, len(kills), SEGMENT_KILLS):
-        if campaign.is_late():
-            break
-        await _run_segment(campaign, kills[start : start + SEGMENT_KILLS])
-        await campaign.check_quiet()
-        await campaign.wait_spares()
-        lives.take(await campaign.served.processes(), trio.current_time())
-        report.growths = lives.growths()
-        campaign.show_running()
-    report.violations += [found for growth in report.growths for found in growth.judge()]
-    report.checks.update({"I6": len(report.growths), "I9": len(report.growths)})
 
 
 async def _run_segment(campaign: Campaign, kills: Sequence[Kill]) -> None:

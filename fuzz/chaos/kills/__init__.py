@@ -1,1 +1,0 @@
-"""Kills at random, thousands of them, one or several at once, while streams are under way."""
