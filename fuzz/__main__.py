@@ -85,9 +85,9 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
     )
 )
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
-# Of campaigns of simulations: of whole servers, or of takeovers alone.
+# Campaigns of simulations: of whole servers, or of takeovers alone.
 HUNTS = {False: simulator.HUNT, True: takeover.HUNT}
-# As one: a fixed seed makes `make test` the same for everybody.
+# A fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
 EXIT_USAGE = 2

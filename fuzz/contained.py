@@ -20,7 +20,7 @@ import attrs
 from ..nurseries.processes.boot import request_death_signal
 from .fuzzer import SHOWN_CHARACTERS_MAX, AnyFuzzer, draw_round
 
-# Beside what is mapped at the fork; libraries and models take a quarter.
+# Limit beside what is mapped at the fork; libraries and models take a quarter.
 MEMORY_BYTES_MAX = 2 * 2**30
 # Round, and place of the event in it.
 _PLACE = struct.Struct("qq")

@@ -38,7 +38,7 @@ class Watch(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Fuzzer(Generic[E, T]):
-    """One fuzzer. `draw` and `check` are pure: the same seed gives the same round and verdict.
+    """Fuzzer. `draw` and `check` are pure: the same seed gives the same round and verdict.
 
     `draw(chance, count)` gives the events of one round. `check(events, target)` runs them, whatever
     sublist they are, and raises when the invariant is broken; it returns what was reached, counted.
@@ -114,7 +114,7 @@ class NotNoticed(Exception):
 
 
 def run_round(fuzzer: AnyFuzzer, seed: int, number: int, target: object) -> Counter[str]:
-    """One round. Raises `Finding`, with its events shrunk."""
+    """Run a round. Raises `Finding`, with its events shrunk."""
     events, watch = draw_round(fuzzer, seed, number), fuzzer.watch
     try:
         try:
@@ -198,5 +198,5 @@ def _fails(fuzzer: AnyFuzzer, events: Sequence[Any], target: object, way: object
 
 
 def _way_of(error: Exception) -> tuple[type[Exception], frozenset[str]]:
-    """What findings of one kind have in common: the words of their error, whatever its numbers."""
+    """Kind of a finding: the words of its error, whatever its numbers."""
     return type(error), frozenset(re.findall("[A-Za-z]+", str(error)))

@@ -34,13 +34,11 @@ REASON = "this row fails on order"
 
 
 class Computes(Protocol):
-    """What is used of an executor."""
+    """Calls of an executor that are used here."""
 
-    def load(self, progress: Any) -> WorkerReady:
-        """See `WorkerExecutor`."""
+    def load(self, progress: Any) -> WorkerReady: ...
 
-    def execute(self, step: Step, wait_mask: Any) -> StepResult:
-        """See `WorkerExecutor`."""
+    def execute(self, step: Step, wait_mask: Any) -> StepResult: ...
 
 
 @attrs.define(eq=False)
@@ -52,11 +50,10 @@ class FailingRows:
     _left: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def load(self, progress: Any) -> WorkerReady:
-        """As the worker's."""
         return self.worker.load(progress)
 
     def execute(self, step: Step, wait_mask: Any) -> StepResult:
-        """As the worker's; the tokens of rows that fail are left out."""
+        """Execute; the tokens of rows that fail are left out."""
         for row in step.finished:
             self._left.pop(row, None)
         for new in step.new:
@@ -86,7 +83,7 @@ ENGINE: dict[str, Any] = {
 }
 IN_FLIGHT = 24
 TOKENS_MAX = 48
-# Some begin alike, so that blocks are shared; none is longer than 64 tokens.
+# Beginnings of some prompts, so that blocks are shared; none is longer than 64 tokens.
 COMMON = [list(range(10 * share, 10 * share + 40)) for share in range(3)]
 # Links are cut so often, in requests.
 CUT_EVERY = 250
@@ -94,7 +91,7 @@ _RESPONSE_ID = re.compile(rb'"id":"(resp_[^"]+)"')
 
 
 class _Gone(Exception):
-    """What a caller raises in a stream's block."""
+    """Error that a caller raises in a stream's block."""
 
 
 class _Cut(Exception):
@@ -103,14 +100,14 @@ class _Cut(Exception):
 
 @attrs.frozen
 class Accounts:
-    """What is left when all have gone."""
+    """Rest when all have gone."""
 
     ended: Counter[str]
     statistics: EngineStatistics
     blocks_held: int
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         counts = self.statistics
         return [
             *(f"  {count:7} {name}" for name, count in sorted(self.ended.items())),
@@ -177,7 +174,7 @@ def _cut_link(served: Served) -> None:
 
 @attrs.frozen
 class _One:
-    """One request, and what decides about it."""
+    """Request, and what decides about it."""
 
     served: Served
     chance: Random
@@ -189,7 +186,7 @@ class _One:
         return self.chance.choice([[], *COMMON]) + own
 
     def params(self, **others: object) -> SamplingParams:
-        """Of a request that goes on for a while."""
+        """Parameters of a request that goes on for a while."""
         values: dict[str, Any] = {"max_tokens": TOKENS_MAX, "ignore_eos": True}
         values.update(seed=self.number, **others)
         return SamplingParams(**values)
@@ -252,7 +249,7 @@ async def _stopped_by_a_string(one: _One) -> None:
 
 
 async def _paused_and_left(one: _One) -> None:
-    """Without credit it keeps its blocks, until others need them or it is aborted."""
+    """Pause without credit, keeping blocks until others need them or it is aborted."""
     generate = one.served.bed.frontend.generate
     async with generate(one.prompt(), one.params(), credit=4) as stream:
         await one.take(stream, 4)
@@ -261,7 +258,7 @@ async def _paused_and_left(one: _One) -> None:
 
 
 async def _failed_in_the_worker(one: _One) -> None:
-    """Its logits are no numbers, say: it ends with an error, alone, after the tokens before."""
+    """Fail in the worker, by logits that are no numbers, say: alone, after the tokens before."""
     tokens = one.chance.randrange(TOKENS_MAX)
     doomed = attrs.evolve(one.params(), seed=DOOMED + tokens)
     async with one.served.bed.frontend.generate(one.prompt(), doomed) as stream:

@@ -23,7 +23,7 @@ from ..nurseries.processes.title import PREFIX
 PROC = pathlib.Path("/proc")
 SHARED_MEMORY = "/dev/shm/"
 _MODULE = re.compile(r"\w+(\.\w+)+")
-# Of /proc/net/tcp: states by their hexadecimal names.
+# States of /proc/net/tcp by their hexadecimal names.
 ESTABLISHED, FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSE_WAIT = "01", "04", "05", "06", "08"
 GONE = "gone"
 
@@ -56,7 +56,7 @@ def session_of(pid: int) -> int:
 
 
 def name_of(pid: int) -> str:
-    """Its title, else what it is called, of Python the module that it runs; "" when it is gone."""
+    """Title of a process, else its name, for Python its module; "" when it is gone."""
     try:
         name = (PROC / str(pid) / "comm").read_text().strip()
         words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -97,21 +97,21 @@ def descriptors(pid: int) -> dict[int, str]:
     """{descriptor: what it points to} of a process. Raises `OSError` when it is gone."""
     folder, found = PROC / str(pid) / "fd", {}
     for name in os.listdir(folder):
-        # It may be closed by now; if the process is our own, that of the listing is.
+        # The descriptor may be closed by now; if the process is our own, that of the listing is.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found[int(name)] = os.readlink(folder / name)
     return found
 
 
 def open_files(pid: int) -> list[str]:
-    """What each of its descriptors points to; [] when it is gone."""
+    """Targets of its descriptors; [] when it is gone."""
     with contextlib.suppress(OSError):
         return list(descriptors(pid).values())
     return []
 
 
 def resident_bytes(pid: int) -> int:
-    """Its resident memory; 0 when it is gone."""
+    """Resident memory of a process; 0 when it is gone."""
     try:
         pages = int((PROC / str(pid) / "statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -141,7 +141,7 @@ def abstract_sockets(part: str) -> list[str]:
 
 @attrs.frozen
 class TcpSocket:
-    """One end of a connection over IPv4 as the kernel sees it; `unsent` bytes wait in it."""
+    """End of a connection over IPv4 as the kernel sees it; `unsent` bytes wait in it."""
 
     local_port: int
     remote_port: int
@@ -176,7 +176,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @attrs.frozen
 class Cost:
-    """One process at one moment. `cpu_s` is user and system time since its start."""
+    """Cost of a process so far. `cpu_s` is user and system time since its start."""
 
     name: str
     pid: int

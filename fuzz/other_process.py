@@ -19,7 +19,7 @@ from .observers import PROC, descriptors
 _PIDFD_GETFD = 438
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _STOP_AT_EXIT = 1 << 6  # PTRACE_O_TRACEEXIT
-# For `waitpid`: threads that are no children of ours, too (__WALL).
+# Flag of `waitpid` for threads that are no children of ours, too (__WALL).
 _WAIT_ALL = 0x40000000
 _CREDENTIALS = struct.Struct("iII")
 _libc = ctypes.CDLL(None, use_errno=True)

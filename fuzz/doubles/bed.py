@@ -36,7 +36,7 @@ ME = Peer("frontend", 0, 1)
 
 @attrs.define(eq=False)
 class Bed:
-    """What is under test, and the handles to disturb it."""
+    """Frontend and engines under test, and the handles to disturb them."""
 
     frontend: Runtime
     mesh: MemoryMesh
@@ -57,16 +57,16 @@ class Bed:
             return await stream.collect()
 
     async def wait_engines(self, count: int) -> None:
-        """Until so many engines take work."""
+        """Wait until `count` engines take work."""
         while len(self.client.balancer.engines) < count:
             await self.client.engines_changed.wait()
 
     def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
-        """As the root publishes it when an engine's process is gone."""
+        """Publish, as the root does, that an engine's process is gone."""
         self.client.apply_membership(self.directory.handle_gone(rank, cause))
 
     def cut_off(self, frontend: Runtime) -> None:
-        """As if it had been killed: nothing comes from this frontend any more, nothing arrives.
+        """Cut a frontend off as a kill does: nothing comes from it or arrives any more.
 
         Engines do not notice.
         """
@@ -97,14 +97,14 @@ class Bed:
             yield frontend
 
     async def settle(self) -> None:
-        """Until what was sent has arrived, and engines have done what they can."""
+        """Wait until what was sent has arrived, and engines have done what they can."""
         for _ in range(200):
             await trio.lowlevel.checkpoint()
         while any(server.core.has_work() for server in self.servers.values()):
             await trio.lowlevel.checkpoint()
 
     async def wait_quiet(self) -> None:
-        """Until no engine has anything left to do."""
+        """Wait until no engine has anything left to do."""
         while any(not is_quiet(server) for server in self.servers.values()):
             await trio.lowlevel.checkpoint()
 

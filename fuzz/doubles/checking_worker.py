@@ -27,7 +27,7 @@ def fingerprint(before: int, token_id: int) -> int:
 
 
 def embedding_id(row: bytes) -> int:
-    """What stands for a token whose embedding is given."""
+    """Stand-in for a token whose embedding is given."""
     return zlib.crc32(row)
 
 
@@ -64,7 +64,7 @@ def expected_output(
 
 @attrs.define(eq=False)
 class _Row:
-    """What a worker knows of a request."""
+    """Request as a worker knows it."""
 
     token_ids: list[int]
     prompt_tokens: int
@@ -143,7 +143,7 @@ class CheckingWorker:
         assert self._has(row, new.computed_tokens), "these tokens were never computed for this row"
 
     def _embed(self, row: _Row, count: int, given: RowEmbeds | None) -> None:
-        """Those prompt tokens that are computed now, and no others, have their embeddings."""
+        """Check that exactly the prompt tokens that are computed now have their embeddings."""
         tokens = min(count, row.prompt_tokens - row.computed_tokens) if row.is_embedded else 0
         assert (given is not None) == (tokens > 0)
         if given is None:
@@ -207,13 +207,13 @@ class CheckingWorker:
                 self.shared_most = max(self.shared_most, len(holders))
 
 
-# Of embeddings; enough to tell tokens apart.
+# Size of embeddings; enough to tell tokens apart.
 HIDDEN_SIZE = 2
 
 
 @attrs.define(eq=False)
 class WantedRequest:
-    """One attempt; `tokens` is the output that it must get in the end."""
+    """Attempt at a request; `tokens` is the output that it must get in the end."""
 
     frontend: str
     add: AddRequest
@@ -227,7 +227,7 @@ class WantedRequest:
 
     @property
     def key(self) -> RequestKey:
-        """What names this attempt on the wire."""
+        """Name of this attempt on the wire."""
         return RequestKey(self.add.request_id, self.add.attempt)
 
     @property
@@ -259,7 +259,7 @@ def embedded(add: AddRequest) -> AddRequest:
 
 
 def _prompt_of(add: AddRequest) -> list[int]:
-    """What the checking worker takes for its prompt."""
+    """Prompt as the checking worker takes it."""
     embeds = add.prompt_embeds
     if embeds is None:
         return add.prompt_token_ids
@@ -270,8 +270,8 @@ def _prompt_of(add: AddRequest) -> list[int]:
 def make_wanted(
     frontend: str, add: AddRequest, *, model_len: int, vocab_size: int
 ) -> WantedRequest:
-    """What must come out after the tokens that it has, by a slow and separate reading of the stop
-    rules."""
+    """Compute what must come after the tokens that a request has, by a slow and separate reading of
+    the stop rules."""
     sampling = add.sampling
     ends = [] if sampling.ignore_eos else add.eos_token_ids
     row_sampling = RowSampling(

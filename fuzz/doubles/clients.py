@@ -77,7 +77,7 @@ class HttpClient:
         return Answer(response.status_code, headers, body)
 
     async def read_answer_without_request(self) -> "Answer":
-        """What a server says unasked."""
+        """Read an answer that the server sends unasked."""
         self.protocol.send(h11.Request(method="GET", target="/", headers=[("host", "h")]))
         self.protocol.send(h11.EndOfMessage())
         return await self.read_answer()
@@ -92,7 +92,7 @@ class HttpClient:
 
 @attrs.frozen
 class Answer:
-    """One whole HTTP answer."""
+    """Answer over HTTP, whole."""
 
     status: int
     headers: dict[str, str]
@@ -132,13 +132,13 @@ def _text_of(number: int | None) -> str | None:
 
 
 def encode(value: object) -> bytes:
-    """As JSON."""
+    """Encode as JSON."""
     return msgspec.json.encode(value)
 
 
 @attrs.define(eq=False)
 class SocketClient:
-    """One socket. `answers_pings` off makes a client that looks dead."""
+    """Client of one socket. `answers_pings` off makes a client that looks dead."""
 
     stream: trio.abc.Stream
     answers_pings: bool = True
@@ -172,7 +172,7 @@ class SocketClient:
         await self.stream.send_all(self.protocol.send(TextMessage(data=text)))
 
     async def send_part(self, text: str, *, is_last: bool = False) -> None:
-        """One frame of a message."""
+        """Send a frame of a message."""
         frame = self.protocol.send(TextMessage(data=text, message_finished=is_last))
         await self.stream.send_all(frame)
 

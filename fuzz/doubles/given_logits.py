@@ -25,12 +25,12 @@ Logits = NDArray[numpy.float32]
 LENGTH_MAX = 64
 # Rows and tokens of prompts that are scored, of one step.
 LOGIT_ROWS_MAX = 256
-# What pads a row of logits: no sampler may look at it.
+# Padding of a row of logits: no sampler may look at it.
 PADDING = 1e30
 
 
 class Runner(Protocol):
-    """What a worker has for each executor."""
+    """Runner of a worker, the same for each executor."""
 
     def run(self, step: Step, wait_mask: Callable[[], Mask]) -> StepResult:
         """Compute one step."""
@@ -45,7 +45,7 @@ class GivenRunner:
     model: "_Given"
 
     def run(self, step: Step, logits: Logits, mask: Mask | None) -> StepResult:
-        """One step with these logits, of each of its tokens; times are left out of the result."""
+        """Run a step with these logits, of each of its tokens; times are left out of the result."""
         self.model.given = logits
         result = self.runner.run(step, lambda: cast(Mask, mask))
         return attrs.evolve(result, compute_s=0.0, sample_s=0.0)
@@ -59,7 +59,7 @@ class _Given:
 
 @attrs.define(eq=False, kw_only=True)
 class _NativeGiven(_Given):
-    """As `NativeModel`: logits are working memory, where a call may find them again."""
+    """Model with `NativeModel`'s logits: working memory, where a call may find them again."""
 
     functions: CDLL
     threads: int = 1
@@ -96,7 +96,7 @@ class _NativeGiven(_Given):
 
 
 def native_runners(rows: int, vocab_size: int) -> list[GivenRunner]:
-    """One for each instruction set that may run here; none without kernels."""
+    """Make a runner for each instruction set that may run here; none without kernels."""
     isas = [isa for isa in machine_isas() if not native_fault(isa)]
     return [_native(isa, rows, vocab_size) for isa in isas]
 

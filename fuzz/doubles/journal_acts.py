@@ -51,7 +51,7 @@ PEERS = (Peer("engine", 0, 1), Peer("engine", 1, 1), Peer("engine", 1, 2))
 
 @attrs.frozen
 class Act:
-    """What happens, to whichever stream or engine `which` comes out at."""
+    """Act on whichever stream or engine `which` comes out at."""
 
     what: str
     which: int
@@ -306,7 +306,7 @@ def spoil(world: JournalWorld, which: int, chance: Random) -> None:
     found = world.found(contents)
     assert all(truth.get(name) == seen for name, seen in found.items())
     if spoiled[:HEADER_BYTES] == data[:HEADER_BYTES]:
-        # What is lacking has its beginning in what was not read.
+        # Streams that are lacking have their beginning in what was not read.
         lacking = [world.notes[name] for name in truth if name in world.notes.keys() - found]
         assert all(note.base >= contents.end for note in lacking)
     world.reached["spoiled, stopped" if contents.fault else "spoiled, whole"] += 1
@@ -394,6 +394,6 @@ ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
 
 
 def apply(world: JournalWorld, act: Act) -> None:
-    """One of them; the writer is as it should be afterwards."""
+    """Apply an act; the writer is as it should be afterwards."""
     ACTS[act.what](world, act.which, Random(act.seed))
     world.writer.check_invariants()

@@ -35,14 +35,14 @@ class SectorDisk:
         return disk
 
     def load(self, position: int, size: int) -> bytes:
-        """As many bytes as there are."""
+        """Load as many of the bytes as there are."""
         size = max(0, min(size, self.size() - position))
         first, stop = position // SECTOR_BYTES, -(-(position + size) // SECTOR_BYTES)
         whole = b"".join(self._sector(place) for place in range(first, stop))
         return whole[position % SECTOR_BYTES :][:size]
 
     def size(self) -> int:
-        """As it is without a cut."""
+        """Size without a cut."""
         return self._sizes[-1]
 
     def write(self, position: int, data: bytes) -> None:
@@ -58,7 +58,7 @@ class SectorDisk:
             self._sizes.append(position + len(data))
 
     def truncate(self, size: int) -> None:
-        """What is behind reads as zeros, should the file grow again."""
+        """Truncate; bytes behind read as zeros, should the file grow again."""
         if size < self.size():
             place, offset = divmod(size, SECTOR_BYTES)
             if offset:
@@ -75,13 +75,13 @@ class SectorDisk:
         del self._sizes[:-1]
 
     def free(self, begin: int, end: int) -> None:
-        """It reads as zeros."""
+        """Free a range, which reads as zeros."""
         for place in range(begin // SECTOR_BYTES, end // SECTOR_BYTES):
             if place in self._sectors:
                 self._put(place, bytes(SECTOR_BYTES))
 
     def cut(self, chance: Random) -> "SectorDisk":
-        """What is there when the machine runs again."""
+        """Draw what is there when the machine runs again."""
         left = SectorDisk()
         size = left._sizes[0] = chance.choice(self._sizes)
         for place, contents in self._sectors.items():
@@ -90,14 +90,14 @@ class SectorDisk:
         return left
 
     def copy(self) -> "SectorDisk":
-        """As another process finds it: all of it."""
+        """Copy the whole, as another process finds it."""
         same = SectorDisk()
         same._sectors = {place: list(contents) for place, contents in self._sectors.items()}
         same._sizes = list(self._sizes)
         return same
 
     def used_bytes(self) -> int:
-        """Of sectors that are not all zeros."""
+        """Bytes of sectors that are not all zeros."""
         return SECTOR_BYTES * sum(any(contents[-1]) for contents in self._sectors.values())
 
     def _sector(self, place: int) -> bytes:
@@ -121,15 +121,13 @@ class PlainDisk:
     data: bytearray
 
     def load(self, position: int, size: int) -> bytes:
-        """As many bytes as there are."""
         return bytes(self.data[position : position + size])
 
     def size(self) -> int:
-        """Of the file."""
         return len(self.data)
 
     def write(self, position: int, data: bytes) -> None:
-        """What is between the end and there reads as zeros. Raises `OSError`."""
+        """Write; bytes between the end and there read as zeros. Raises `OSError`."""
         self._grow_to(position + len(data))
         self.data.extend(bytes(max(0, position + len(data) - len(self.data))))
         self.data[position : position + len(data)] = data
@@ -144,7 +142,7 @@ class PlainDisk:
         """There is nothing to lose."""
 
     def free(self, begin: int, end: int) -> None:
-        """It reads as zeros."""
+        """Free a range, which reads as zeros."""
         end = min(end, len(self.data))
         self.data[begin:end] = bytes(max(0, end - begin))
 

@@ -100,7 +100,7 @@ def apply_store(data: bytearray, store: Store) -> None:
 
 
 def left_by(before: bytes, stores: Sequence[Store], chance: Random) -> Iterator[bytes]:
-    """What memory holds when its writer is killed: before, within and after each of these."""
+    """Memory as it is when its writer is killed before, within and after each of these stores."""
     data = bytearray(before)
     for store in stores:
         yield bytes(data)

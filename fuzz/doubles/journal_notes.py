@@ -35,14 +35,14 @@ from ..drawing import draw_message
 
 MESSAGES = Codec(*ENGINE_TO_FRONTEND)
 LOGPROBS = TokenLogprobs(1, b"abcd", b"efgh", b"ijkl")
-# One choice as it is compared, and streams by name.
+# A choice as it is compared, and streams by name.
 Seen = tuple[object, ...]
 Truth = dict[str, Seen]
 
 
 @attrs.define(eq=False)
 class ChoiceNote:
-    """One choice as it should be read."""
+    """Choice as it should be read."""
 
     request: AddRequest
     tokens: list[int] = attrs.field(factory=list)
@@ -57,7 +57,7 @@ class ChoiceNote:
     end: FinishReason | None = None
 
     def seen(self, *, has_ended: bool) -> Seen:
-        """As it is compared; the prompt goes with its stream's end."""
+        """Tuple to compare; the prompt goes with its stream's end."""
         request = self.request
         prompt = 0 if has_ended else len(request.prompt_token_ids)
         return (
@@ -67,7 +67,7 @@ class ChoiceNote:
         )
 
     def snapshot(self) -> ChoiceSnapshot:
-        """As its owner would write it."""
+        """Snapshot as the owner would write it."""
         peer, finish, end = self.peer, self.finish, self.end
         return ChoiceSnapshot(
             attempt=self.attempt,
@@ -85,7 +85,7 @@ class ChoiceNote:
         )
 
     def place(self, attempt: int, peer: Peer | None, numerics: str) -> None:
-        """With this engine; none has no numerics."""
+        """Place the choice with this engine; none has no numerics."""
         self.attempt, self.peer = attempt, peer
         if peer is not None:
             differs = bool(self.numerics) and numerics != self.numerics
@@ -93,7 +93,7 @@ class ChoiceNote:
             self.numerics = numerics
 
     def output(self, first: int, tokens: list[int]) -> RequestOutput:
-        """As its engine says it."""
+        """Output as the engine sends it."""
         return RequestOutput(
             request_id=self.request.request_id,
             attempt=self.attempt,
@@ -108,11 +108,11 @@ class ChoiceNote:
 
 @attrs.define(eq=False)
 class StreamNote:
-    """One stream as it should be read."""
+    """Stream as it should be read."""
 
     admission: AdmissionRecord
     choices: list[ChoiceNote]
-    # Where its latest admission or snapshot lies, and the bytes of that.
+    # The latest admission's or snapshot's place and bytes.
     base: int
     base_bytes: int
     said: bytes | None = None
@@ -120,13 +120,13 @@ class StreamNote:
     deaths: set[int] = attrs.field(factory=set)
 
     def seen(self) -> Seen:
-        """As it is compared."""
+        """Tuple to compare."""
         ended = self.said is not None
         choices = (choice.seen(has_ended=ended) for choice in self.choices)
         return (self.said, len(self.deaths), *choices)
 
     def snapshot(self) -> Snapshot:
-        """As its owner would write it."""
+        """Snapshot as the owner would write it."""
         return Snapshot(
             admission=self.admission,
             choices=[choice.snapshot() for choice in self.choices],
@@ -148,7 +148,7 @@ class StreamNote:
 
 @attrs.define(eq=False)
 class ValueNote:
-    """One value beside the streams, which has no choices, as it should be read."""
+    """Value beside the streams, which has no choices, as it should be read."""
 
     record: NamedValue
     base: int
@@ -157,11 +157,11 @@ class ValueNote:
     deaths: Set[int] = frozenset()
 
     def seen(self) -> Seen:
-        """As it is compared."""
+        """Tuple to compare."""
         return (self.record.value,)
 
     def snapshot(self) -> NamedValue:
-        """As its owner would write it."""
+        """Record as the owner would write it."""
         return self.record
 
     @property
@@ -171,13 +171,13 @@ class ValueNote:
 
 
 def truth_of(streams: JournalStreams) -> Truth:
-    """What was read, as it is compared."""
+    """Streams and values that were read, to compare."""
     seen = {name: seen_of(stream) for name, stream in streams.streams.items()}
     return seen | {name: (each.record.value,) for name, each in streams.values.items()}
 
 
 def seen_of(stream: JournalStream) -> Seen:
-    """What was read, as it is compared."""
+    """Stream that was read, to compare."""
     return (stream.said, stream.rebuild_deaths, *map(_seen_of_choice, stream.choices))
 
 
@@ -195,7 +195,7 @@ def _seen_of_choice(choice: JournalChoice) -> Seen:
 def notes_of(
     streams: JournalStreams, deaths: Mapping[str, Set[int]]
 ) -> dict[str, StreamNote | ValueNote]:
-    """Of a life whose last records were lost: what was read, and judged before."""
+    """Notes of a life whose last records were lost: what was read, and judged before."""
     values = {
         name: ValueNote(each.record, each.base, each.base_bytes)
         for name, each in streams.values.items()

@@ -26,7 +26,7 @@ LIMITS = JournalLimits(
 
 @attrs.frozen(kw_only=True)
 class Parts:
-    """What is tried: the machines, or ones with a planted fault."""
+    """Machines under test, or ones with a planted fault."""
 
     writer: type[JournalWriter] = JournalWriter
     reader: type[RecordWalk] = RecordWalk
@@ -35,7 +35,7 @@ class Parts:
 
 @attrs.define(eq=False)
 class JournalWorld:
-    """One frontend's journal through several lives."""
+    """Journal of a frontend through several lives."""
 
     parts: Parts
     memory: NotedMemory = attrs.field(factory=lambda: NotedMemory.fresh(SEGMENT_BYTES))
@@ -52,7 +52,7 @@ class JournalWorld:
     before: bytes = b""
     reached: Counter[str] = attrs.field(factory=Counter)
     term: int = 0
-    # Where the journal's end may be before there is another turn of cleaning, if it is long.
+    # The journal's end at which, if it is long, another turn of cleaning is due.
     turn_at: int = 0
     count: int = 0
     attempts: int = 0
@@ -64,7 +64,7 @@ class JournalWorld:
     # ---- reading
 
     def look(self) -> None:
-        """All stores so far, each left as a kill leaves it, are read."""
+        """Read all stores so far, each left as a kill leaves it."""
         for data in left_by(self.before, self.memory.stores, Random(1)):
             self.judge_left(data, self.read(NotedMemory(bytearray(data))))
 
@@ -87,7 +87,7 @@ class JournalWorld:
         assert self.found(contents) == self.history[contents.term, contents.number]
 
     def found(self, contents: JournalContents) -> Truth:
-        """What was read, as it is compared."""
+        """Streams and values that were read, to compare."""
         return truth_of(contents.streams)
 
     # ---- writing
@@ -124,13 +124,13 @@ class JournalWorld:
         self.note()
 
     def send(self, peer: Peer, message: StepOutputs | None) -> None:
-        """What an engine says, if anything, which the notes say already."""
+        """Append an engine's message, if any; the notes have its tokens already."""
         if message is not None:
             self.writer.append_message(peer, bytes(MESSAGES.encode(message)[0]))
             self.note()
 
     def note(self) -> None:
-        """What is true as of the record that was just written; then its owner cleans."""
+        """Note the truth as of the record that was just written; then its owner cleans."""
         self._note_only()
         self.clean()
 
@@ -175,7 +175,7 @@ class JournalWorld:
         return [choice for choice in choices if choice.finish is None and choice.end is None]
 
     def choice(self, which: int) -> ChoiceNote | None:
-        """One of those, if any."""
+        """Choose among the live choices, if there are any."""
         live = self.live()
         return live[which % len(live)] if live else None
 

@@ -36,7 +36,7 @@ SAME, OTHER = "same", "other"  # numerics ids
 
 @attrs.frozen
 class Act:
-    """What happens, to whichever engine, message or request `which` comes out at."""
+    """Act on whichever engine, message or request `which` comes out at."""
 
     what: str
     which: int
@@ -44,12 +44,12 @@ class Act:
 
 
 def token(request_id: str, index: int, numerics_id: str) -> int:
-    """What every engine of one numerics id gives for this index."""
+    """Token that every engine of one numerics id gives for this index."""
     return int(request_id) * 1000 + index + (500 if numerics_id == OTHER else 0)
 
 
 def describe(numerics_id: str) -> EngineReady:
-    """What an engine says of itself."""
+    """READY of an engine."""
     return EngineReady(
         kv_blocks=1,
         block_tokens=16,
@@ -146,7 +146,7 @@ class _Engine:
 
 @attrs.define(eq=False)
 class LedgerWorld:
-    """One ledger, two engine ranks with successors, and everything under way to the ledger."""
+    """Ledger with two engine ranks and successors, and everything under way to the ledger."""
 
     ledger: Ledger
     engines: dict[Peer, _Engine] = attrs.field(factory=dict)
@@ -156,9 +156,9 @@ class LedgerWorld:
     ends: Counter[str] = attrs.field(factory=Counter)
     # Whose link has lost something, which its numbers or probes will tell in time.
     lossy: set[Peer] = attrs.field(factory=set)
-    # That have refused something since the last membership.
+    # Engines that have refused something since the last membership.
     refusing: set[Peer] = attrs.field(factory=set)
-    # Of each request: its numerics id, its sendings since the last token, when it lost its engine.
+    # Facts of each request: numerics id, sendings since the last token, when it lost its engine.
     began_with: dict[str, str] = attrs.field(factory=dict)
     sent: Counter[str] = attrs.field(factory=Counter)
     lost_at: dict[str, float] = attrs.field(factory=dict)
@@ -176,7 +176,7 @@ class LedgerWorld:
         self.refusing.clear()
 
     def apply(self, act: Act) -> None:
-        """One act, and what must hold after it."""
+        """Apply an act, and check what must hold after it."""
         self.now += 1
         peer = self.peers[act.which % RANKS]
         match act.what:
@@ -234,7 +234,7 @@ class LedgerWorld:
         self.under_way += [(peer, refusal) for refusal in self.engines[peer].add(message)]
 
     def place(self) -> None:
-        """What the client does whenever an engine came or time has passed."""
+        """Place requests as the client does whenever an engine came or time has passed."""
         engines = {
             peer: self.engines[peer].ready for peer in self.peers if peer not in self.refusing
         }
@@ -259,7 +259,7 @@ class LedgerWorld:
                 )
 
     def note_token(self, request_id: str) -> None:
-        """It came further."""
+        """Note that a request came further."""
         self.sent[request_id] = 1
         self.lost_at.pop(request_id, None)
 
@@ -298,7 +298,7 @@ class LedgerWorld:
             self.break_link(peer)
 
     def break_link(self, peer: Peer) -> None:
-        """What was under way is lost; the new generation begins with RESYNC."""
+        """Lose what was under way; the new generation begins with RESYNC."""
         self.lossy.discard(peer)
         self.under_way = [item for item in self.under_way if item[0] != peer]
         again, reply = self.engines[peer].resync(self.ledger.handle_peer_up(peer))

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FaultKind(enum.Enum):
-    """What happens to the n-th frame."""
+    """Kind of fault at the n-th frame."""
 
     DROP = "drop"
     DOUBLE = "double"
@@ -24,7 +24,7 @@ class FaultKind(enum.Enum):
 
 @attrs.define(eq=False)
 class NthFault:
-    """One fault on the way to one side. Pure: `pass_on` says what arrives in place of a frame.
+    """Fault on the way to one side. Pure: `pass_on` says what arrives in place of a frame.
 
     `reached` tells whether the fault has happened: loop over n until a run passes without it.
     """
@@ -38,7 +38,7 @@ class NthFault:
     _held: deque[tuple[int, object]] = attrs.field(factory=deque, init=False)  # bound: one
 
     def pass_on(self, receiver: Side, frame: T) -> list[T]:
-        """What is delivered now; a delayed frame is held until enough others have passed."""
+        """Frames that are delivered now; a delayed one is held until enough others have passed."""
         if receiver is not self.receiver:
             return [frame]
         self._seen += 1

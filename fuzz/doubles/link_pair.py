@@ -25,8 +25,8 @@ from .link_faults import NthFault
 
 # Small counts reach every branch; the times are the real ones.
 SETTINGS = LinkSettings(ack_messages=3)
-# From the moment of a fault to both sides up again: probes given up, then LINK_UP or LINK_RESET at
-# their slowest, with a rest between.
+# Time from a fault to both sides up again: probes given up, then LINK_UP or LINK_RESET at their
+# slowest, with a rest between.
 RECOVERY_MAX_S = 8.0
 OTHER = {Side.HUB: Side.SPOKE, Side.SPOKE: Side.HUB}
 MakeLink = Callable[[Side, LinkSettings], Link]
@@ -80,7 +80,7 @@ class LinkPair:
             end.check_invariants()
 
     def send(self, side: Side) -> None:
-        """One message from this side, if its link is up."""
+        """Send a message from this side, if its link is up."""
         link = self.ends[side]
         if link.is_up:
             frame = link.handle_send(self.now)
@@ -94,7 +94,7 @@ class LinkPair:
             self.apply(side, self.ends[side].handle_header(frame, self.now), frame.sequence)
 
     def break_link(self, side: Side) -> None:
-        """What carries this side's generation fails."""
+        """Fail what carries this side's generation."""
         link = self.ends[side]
         self.apply(side, link.handle_broken(link.generation, "it was told to break", self.now))
 

@@ -69,7 +69,7 @@ class Forget:
 
 @attrs.frozen
 class Run:
-    """So many half steps: one is scheduled where its bit is set, the oldest finished if not.
+    """Half steps: one is scheduled where its bit is set, the oldest finished if not.
 
     Each is the other where the one is not possible.
     """

@@ -28,9 +28,9 @@ from .tcp_client import Ending, converse
 
 T = TypeVar("T")
 BUNDLED = pathlib.Path(bundled_model_folder())
-# What `serve_connections` is; canaries put a wrong one in its place.
+# Type of `serve_connections`; canaries put a wrong one in its place.
 Serve = Callable[[ConnectionSource, Application], Awaitable[None]]
-# What `run_connection` is.
+# Type of `run_connection`.
 Handle = Callable[[trio.SocketStream, Application], Awaitable[None]]
 # Short, so that a client that says nothing more is soon let go, but not shorter than a busy machine
 # may keep a good one waiting; the sizes are the real ones.
@@ -38,7 +38,7 @@ LIMITS = ServerLimits(
     http=HttpLimits(head_s=2.0, body_s=2.0, idle_s=2.0, write_s=5.0, linger_s=0.5),
     socket=SocketLimits(close_s=0.5, write_s=5.0, ping_s=0.3, pong_s=0.3),
 )
-# For one connection, and for the server to let go of all; far above what the limits make of it.
+# Time for one connection, and for the server to let go of all; far above what limits allow.
 DEADLINE_S = 60.0
 # In so many looks may one be open that is nobody's: a thread reads a file, a look at one's own is
 # one. Looks, since a machine that keeps us from looking keeps the thread from closing as well.
@@ -56,7 +56,7 @@ PLAIN = b'{"input":"hi","max_output_tokens":2}'
 
 @attrs.define(eq=False)
 class Served:
-    """One server and what is behind it."""
+    """Server, with what is behind it."""
 
     address: tuple[str, int]
     application: Application
@@ -64,7 +64,7 @@ class Served:
     descriptors_before: frozenset[tuple[int, str]]
 
     async def check_unharmed(self) -> None:
-        """It serves a plain request, and then holds nothing of anybody's."""
+        """Check that it serves a plain request, and then holds nothing of anybody's."""
         status = 408
         while status == 408:  # the machine stood still in the midst of our own request
             status, body = await self.post("/v1/responses", PLAIN)
@@ -86,7 +86,7 @@ class Served:
             await trio.lowlevel.checkpoint()
 
     async def _wait_descriptors(self) -> list[tuple[int, str]]:
-        """Those that are new and stay: others of this process's threads come and go meanwhile."""
+        """Wait for new descriptors that stay: those of other threads come and go meanwhile."""
         held = open_descriptors() - self.descriptors_before
         for _ in range(DESCRIPTORS_LOOKS):
             if held:
@@ -100,7 +100,7 @@ class Served:
         return self.bed.frontend.admission.active_requests
 
     async def post(self, path: str, body: bytes) -> tuple[int, Any]:
-        """One whole request on a connection of its own; the status and the JSON."""
+        """Post a whole request on a connection of its own; the status and the JSON."""
         head = (
             f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -149,24 +149,20 @@ class FilteredStream(trio.abc.HalfCloseableStream):
         await self.stream.send_all(self.change(bytes(data)))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As the stream itself."""
         await self.stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As the stream itself."""
         return await self.stream.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """As the stream itself."""
         await self.stream.send_eof()
 
     async def aclose(self) -> None:
-        """As the stream itself."""
         await self.stream.aclose()
 
 
 async def serve_each(source: ConnectionSource, application: Application, handle: Handle) -> None:
-    """What `serve_connections` does, without a limit, and with another handler of connections."""
+    """Serve connections without a limit, and with another handler than `serve_connections` has."""
     responses = open_service(application.responses.run, name="responses")
     async with responses, trio.open_nursery() as nursery:
         while True:

@@ -23,7 +23,7 @@ class Ending(enum.Enum):
 
 @attrs.frozen
 class Left:
-    """What came of one connection. `was_reset`: the server, not we, ended it with RST."""
+    """Result of a connection. `was_reset`: the server, not we, ended it with RST."""
 
     received: bytes
     was_reset: bool = False

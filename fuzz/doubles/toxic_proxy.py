@@ -27,7 +27,7 @@ class ToxicProxy:
     # Each piece is late by so much, and lost with this probability.
     delay_s: float = 0.0
     loss: float = 0.0
-    # What it has done: bytes that were late or kept back, connections that were cut.
+    # Counts: bytes that were late or kept back, connections that were cut.
     late_bytes: int = attrs.field(default=0, init=False)
     cuts: int = attrs.field(default=0, init=False)
     _open: set[trio.SocketStream] = attrs.field(factory=set, init=False)
@@ -48,7 +48,7 @@ class ToxicProxy:
         self._passing = trio.Event()
 
     def pass_on(self) -> None:
-        """As a good network again."""
+        """Be a good network again."""
         self.delay_s = self.loss = 0.0
         self._passing.set()
 

@@ -20,18 +20,18 @@ MASK = b"\x37\xfa\x21\x3d"
 
 
 class FrameFault(Exception):
-    """What came is no frame of a server; the connection is of no further use."""
+    """Bytes that are no frame of a server; the connection is of no further use."""
 
 
 def encode_frame(opcode: int, payload: bytes) -> bytes:
-    """One whole message in one frame, masked with zeros: the cheapest."""
+    """Encode a message in a single frame, masked with zeros: the cheapest."""
     return _head(FIN | opcode, len(payload)) + b"\0\0\0\0" + payload
 
 
 def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, reserved: int = 0, mask: bytes = MASK
 ) -> bytes:
-    """One masked frame, as short as its length allows. `reserved` are the three bits, 0 to 7."""
+    """Encode a masked frame, as short as its length allows. `reserved` are three bits, 0 to 7."""
     size = len(payload)
     turned = (mask * (size // 4 + 1))[:size]
     masked = int.from_bytes(payload, "big") ^ int.from_bytes(turned, "big")
@@ -97,9 +97,9 @@ TEXTS = (
     b"{",
     "\u20ac🙂".encode(),
 )
-# Below the bucket of 256 for frames without data, what the server itself causes included.
+# Fewer than the bucket of 256 for frames without data, what the server itself causes included.
 CONTROL_FRAMES_MAX = 100
-# Below the 256 errors that may wait for a client, even if the server reads all before it writes.
+# Fewer than the 256 errors that may wait for a client, should the server read all before it writes.
 MESSAGES_MAX = 120
 
 
@@ -142,7 +142,7 @@ def draw_script(chance: Random, frames_max: int) -> FrameScript:
 
 
 def _draw_message(chance: Random, room: int) -> list[bytes]:
-    """One whole message, in one frame or in many."""
+    """Draw a message, in one frame or in many."""
     opcode = chance.choice((TEXT, TEXT, BINARY))
     text = CREATE if chance.random() < CREATE_SHARE else chance.choice(TEXTS)
     count = chance.choice((1, 1, 3, 30, 500))
