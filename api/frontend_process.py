@@ -144,7 +144,7 @@ class FrontendProcess:
             home.application.settings.throughput_log_s,
             home.application.totals.is_first,
         )
-        home.source.hold()
+        home.source.pause()
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
             # Now engines link, and the RESYNCs go out: they must not wait for the API's part of it.
             await handshake.ready(msgspec.msgpack.encode(ready))
@@ -162,7 +162,7 @@ class FrontendProcess:
             ):
                 await home.adopt()
                 self.settle()
-                home.source.let_in()
+                home.source.resume()
                 await trio.sleep_forever()
 
     def _handle_change(self) -> None:

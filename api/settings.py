@@ -209,8 +209,8 @@ class InputShare:
     budget: MemoryBudget = attrs.field(factory=MemoryBudget)
     _taken: int = attrs.field(default=0, init=False)
 
-    def hold(self, size: int) -> bool:
-        """Hold so many bytes of input, there or announced; False if there is no room for them.
+    def reserve(self, size: int) -> bool:
+        """Reserve bytes for input, there or announced; False if there is no room for them.
 
         The share is then as before.
         """
@@ -225,7 +225,7 @@ class InputShare:
 
     def release(self) -> None:
         """Release input that was used, or is lost."""
-        self.hold(0)
+        self.reserve(0)
 
 
 # The address of all clients that are not distinguished.

@@ -166,7 +166,7 @@ class HttpConnection:
             self.share.release()
 
     async def _read_counted(self, body: CountedBody) -> bytes:
-        if not self.share.hold(body.bytes_left):
+        if not self.share.reserve(body.bytes_left):
             raise no_room()
         while len(self.input.buffer) < body.bytes_left:  # where it grows without copies
             await self._receive_body()
@@ -178,7 +178,7 @@ class HttpConnection:
             data += await self._take_piece()
             if len(data) > limit:
                 raise body_too_large(limit)
-            if not self.share.hold(len(data)):
+            if not self.share.reserve(len(data)):
                 raise no_room()
             if body.is_whole:
                 return bytes(data)

@@ -74,11 +74,11 @@ class QueueSource:
         self._open = trio.Event()
         self._open.set()
 
-    def hold(self) -> None:
-        """Take none until `let_in`."""
+    def pause(self) -> None:
+        """Take no connections until `resume`."""
         self._open = trio.Event()
 
-    def let_in(self) -> None:
+    def resume(self) -> None:
         """Take connections again."""
         self._open.set()
 
@@ -106,7 +106,7 @@ class QueueSource:
     def abandon(self) -> None:
         """Close the connections that were not taken: their clients see it at once."""
         self._put.close()
-        self.let_in()
+        self.resume()
         while True:
             try:
                 self._taken.receive_nowait().stream.socket.close()

@@ -169,7 +169,7 @@ class FrameGuard:
             raise FrameViolation(
                 POLICY_VIOLATION, f"over {self.limits.fragments_per_message_max} fragments"
             )
-        if not self.share.hold(self._message_bytes):
+        if not self.share.reserve(self._message_bytes):
             raise FrameViolation(TRY_AGAIN_LATER, "no room for so large a message now")
 
     def _take_from_bucket(self, now: float) -> None:

@@ -123,13 +123,13 @@ class OutputWindows:
     _windows: dict[tuple[Home, float], _Window] = attrs.field(factory=dict, init=False)
 
     def __bool__(self) -> bool:
-        """Whether any token may be held."""
+        """Whether any token may be delayed."""
         return bool(self._windows)
 
-    def hold(self, request: Request, now: float) -> bool:
-        """Begin to hold its newest token; False if it must be sent now, with what was held."""
+    def delay(self, request: Request, now: float) -> bool:
+        """Delay the newest token; False if it must be sent now, with those that were delayed."""
         index = request.output_count - 1
-        if index == request.replayed_tokens or len(request.token_ids) > request.held_until:
+        if index == request.replayed_tokens or len(request.token_ids) > request.delayed_until:
             return False
         request.unsent_from = index
         key = (request.home, request.merge_s)
@@ -215,9 +215,9 @@ class TokenApplier:
             appended += 1
             first = length - request.prompt_tokens - 1
             if request.merge_s:
-                if request.unsent_from is not None and length <= request.held_until:
+                if request.unsent_from is not None and length <= request.delayed_until:
                     continue  # held with those before it
-                if self.windows.hold(request, now):
+                if self.windows.delay(request, now):
                     continue
                 current.add(request, request.take_unsent(first))
             elif length >= request.columns_from:  # as `add`, whose call would take 0.1 µs of 0.9

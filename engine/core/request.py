@@ -130,7 +130,7 @@ class Request:
     # Total tokens from which on none may be scheduled: its end by length, or its credit.
     tokens_max: int = attrs.field(init=False)
     # Total tokens up to which the newest one is not near its credit.
-    held_until: int = attrs.field(init=False)
+    delayed_until: int = attrs.field(init=False)
     # Logprobs of output tokens (not those of a replay) and of the prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
@@ -242,7 +242,7 @@ class Request:
         self.tokens_max = min(self.length_max, self.prompt_tokens + self.credit)
         unlimited = self.credit >= CREDIT_UNLIMITED
         low = self.prompt_tokens + self.credit - CREDIT_LOW_TOKENS
-        self.held_until = NEVER if unlimited else low
+        self.delayed_until = NEVER if unlimited else low
 
     def note_logprobs(self, rows: RowLogprobs) -> None:
         """Keep a step's logprobs of its tokens, to be sent with them."""

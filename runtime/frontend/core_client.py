@@ -79,7 +79,7 @@ class CoreClient:
     # have them abort what it does not name, so that none goes out before `handle_rebuilt`.
     is_rebuilding: bool = attrs.field(default=False, init=False)
     # Engines whose link is up and has to wait for that; nothing of a request may go before it.
-    _held: set[Peer] = attrs.field(factory=set, init=False)
+    _links_waiting: set[Peer] = attrs.field(factory=set, init=False)
     # Engines that take work.
     _taking: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _calls: UtilityCalls = attrs.field(factory=UtilityCalls, init=False)
@@ -176,8 +176,8 @@ class CoreClient:
         self.is_rebuilding = False
         gone = self.engines.missing(self.ledger.placed.peers())
         lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
-        held, self._held = self._held, set()
-        for peer in sorted(held):
+        waiting, self._links_waiting = self._links_waiting, set()
+        for peer in sorted(waiting):
             self._begin_link(peer)
         self._engines_changed()
         self.announce_waiting(lost)
@@ -185,7 +185,7 @@ class CoreClient:
     def _forget(self, peer: Peer, cause: str) -> list[LedgerEntry]:
         """An engine is gone: drop its link, counts and calls. Returns its requests, which wait."""
         self.channel.forget(peer)
-        self._held.discard(peer)
+        self._links_waiting.discard(peer)
         self.engines.handle_forgotten(peer)
         self.statistics.pop(peer, None)
         self._calls.handle_gone(peer)
@@ -291,12 +291,12 @@ class CoreClient:
             case PeerUp(peer=peer) if self.engines.is_over(peer):
                 self.channel.forget(peer)  # its link was slower than the news of its end
             case PeerUp(peer=peer) if self.is_rebuilding:
-                self._held.add(peer)
+                self._links_waiting.add(peer)
             case PeerUp(peer=peer):
                 self._begin_link(peer)
                 self._engines_changed()
             case PeerDown(peer=peer):
-                self._held.discard(peer)
+                self._links_waiting.discard(peer)
                 self.engines.handle_down(peer)
                 self._engines_changed()
             case Received(peer=peer, message=StepOutputs() as outputs):
@@ -391,7 +391,7 @@ class CoreClient:
             self._send(send.peer, send.message)
 
     def _send(self, peer: Peer, message: object) -> None:
-        if peer in self._held:
+        if peer in self._links_waiting:
             return
         try:
             self.channel.send(peer, message)

@@ -73,7 +73,7 @@ def test_shares_add_up_within_the_bound(plan: list[tuple[int, int]]) -> None:
     shares, sizes = [InputShare(budget) for _ in range(4)], [0] * 4
     for place, size in plan:
         before = budget.taken
-        if shares[place].hold(size):
+        if shares[place].reserve(size):
             sizes[place] = size
         else:
             assert budget.taken == before

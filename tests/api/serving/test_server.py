@@ -210,16 +210,16 @@ async def test_a_held_queue_gives_out_nothing_until_it_lets_in(
 ) -> None:
     async with open_queue_source() as source:
         left, right = socket.socketpair()
-        source.hold()
+        source.pause()
         assert source.put_nowait(right)
         with trio.move_on_after(1) as waited:
             await source.accept()
         assert waited.cancelled_caught
-        source.let_in()
+        source.resume()
         (await source.accept()).stream.socket.close()
         assert left.recv(1) == b""
         left.close()
-        source.hold()
+        source.pause()
         source.abandon()
         with pytest.raises(trio.ClosedResourceError):
             await source.accept()

@@ -185,7 +185,7 @@ async def test_nothing_is_aborted_while_a_ledger_is_rebuilt(null_folder: pathlib
             written = written_down(bed.frontend)
             bed.cut_off(bed.frontend)
             async with bed.open_successor(2) as successor:
-                await until(lambda: bool(successor.client._held))
+                await until(lambda: bool(successor.client._links_waiting))
                 assert (live(bed), successor.client.engines.taking()) == (1, {})
                 (sink,) = rebuild(successor, written)
                 successor.client.grant(sink, NO_BOUND)  # it goes with the RESYNC
@@ -281,7 +281,7 @@ async def test_an_engine_that_died_with_the_frontend_has_its_streams_go_on_elsew
             bed.cut_off(bed.frontend)
             bed.directory.handle_gone(engine.rank, "was killed by SIGKILL")
             async with bed.open_successor(2) as successor:
-                await until(lambda: len(successor.client._held) == 2)
+                await until(lambda: len(successor.client._links_waiting) == 2)
                 (sink,) = take_over(successor, written)
                 await until(lambda: sink.finish_reason is not None)
                 assert sink.token_ids == expected
