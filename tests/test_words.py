@@ -1,4 +1,5 @@
-"""Phrases that read oddly in English, and what to write instead, looked for in all that users read.
+"""Phrases that read oddly in English, and what to write instead, looked for in all that users read;
+and docstrings and comments of the product whose first sentence has no subject.
 
 Each row is a phrase as a regular expression, and better words for it. What is right
 in one place all the same is allowed there by name.
@@ -14,7 +15,9 @@ import pytest
 
 from triolet.command_line import app
 
-from .house import ROOT
+from .figures import docstrings, openings
+from .house import ROOT, house_modules
+from .test_totals import PARTS
 
 GLOSSARY = {
     r"\btell(s|ing)?\b(?! me)|\btold\b": "report, return, state",
@@ -34,6 +37,11 @@ GLOSSARY = {
 }
 # {place: phrases that are right there}
 ALLOWED: dict[str, set[str]] = {"tests/README.md": {"anew"}}  # a profile's name
+# Percent of the product's sentences that may open with a pronoun or a preposition; to be lowered.
+OPENINGS_MAX = {"docstrings": 4, "comments": 4}
+# Docstrings of one pointer, "See `X`.", where the Protocol or the signature has said it.
+POINTERS_MAX = 3
+PRODUCT = [module for module in house_modules() if module.room in PARTS["product"]]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")],
     key=lambda path: path.relative_to(ROOT).parts,
@@ -68,3 +76,20 @@ def test_help_has_no_odd_phrases(words: tuple[str, ...]) -> None:
 
 def test_an_odd_phrase_is_found() -> None:
     assert len(list(odd_phrases("x", "It tells so many\nfine\nis none"))) == 3
+
+
+@pytest.mark.parametrize("kind", OPENINGS_MAX)
+def test_sentences_begin_with_their_subject(kind: str) -> None:
+    """A tooltip shows a docstring alone, without the line above that has its noun."""
+    found = openings(PRODUCT, kind)
+    assert int(found.value.partition(" ")[0]) <= OPENINGS_MAX[kind], "\n".join(found.places)
+
+
+def test_docstrings_say_more_than_where_to_look() -> None:
+    pointers = [
+        f"{module.name}:{line}"
+        for module in PRODUCT
+        for line, text in docstrings(module)
+        if re.fullmatch(r"See `[\w.]+`\.?", text.strip())
+    ]
+    assert len(pointers) <= POINTERS_MAX, pointers
