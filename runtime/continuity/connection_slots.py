@@ -15,7 +15,7 @@ from ...transports.takeover.memory import SLOTS
 
 
 class HeldPhase(enum.Enum):
-    """Where a held connection is."""
+    """Phase of a held connection."""
 
     OFFERED = enum.auto()  # the first process is asked to take it; if it does not, another one is
     SERVED = enum.auto()  # the present process has it
@@ -25,7 +25,7 @@ class HeldPhase(enum.Enum):
 
 @attrs.define(eq=False)
 class HeldConnection:
-    """One accepted connection, and the slot that is its own while it is held."""
+    """Accepted connection, with the slot that is its own while it is held."""
 
     connection_id: int
     slot: int
@@ -65,7 +65,7 @@ class ConnectionSlots:
         return held
 
     def waiting(self) -> list[HeldConnection]:
-        """Those that are to be passed to the next process, or are about to be; oldest first."""
+        """Connections to be passed to the next process, or about to be; oldest first."""
         return [each for each in self._held.values() if each.phase is HeldPhase.WAITING]
 
     def handle_ready(self, epoch: int) -> None:
@@ -109,7 +109,7 @@ class ConnectionSlots:
         self._free.append(slot)
 
     def check_invariants(self) -> None:
-        """For fuzzers and tests."""
+        """Assert the invariants; for fuzzers and tests."""
         slots = [*self._free, *self._held]
         assert len(set(slots)) == len(slots)
         assert set(slots) <= set(range(self.count))

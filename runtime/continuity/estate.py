@@ -19,10 +19,10 @@ from ..launch.child_process import GivenUp, Gone, PlaceEvent, Suspected
 
 
 class Estate(Protocol):
-    """One kind of what is left behind. Called in the loop, must not block."""
+    """Kind of memory that is left behind. Called in the loop, must not block."""
 
     def open(self, count: int) -> AbstractContextManager[object]:
-        """For ranks 0 to `count` - 1, around all their processes; nothing is left afterwards.
+        """Open it for ranks 0 to `count` - 1, around all their processes; leaves nothing.
 
         Raises `OSError` where there is no memory or descriptor for it.
         """
@@ -68,7 +68,7 @@ class EngineEstate:
 
 @attrs.define(eq=False)
 class FrontendCounters:
-    """One page with a slot for each frontend; the root's side of `counter_page`."""
+    """Page with a slot for each frontend; the root's side of `counter_page`."""
 
     _memory: CounterMemory = attrs.field(init=False)
 

@@ -20,9 +20,9 @@ from .journal_folder import JournalFolder
 
 @attrs.define(eq=False)
 class FrontendJournals:
-    """One journal for each rank, made for its first life: see `Estate`."""
+    """Journals, one for each rank, made for its first life: see `Estate`."""
 
-    # Where they are on disk; None: in memory.
+    # The folder of journals on disk; None: in memory.
     folder: JournalFolder | None = attrs.field(default=None, init=False)
     # {rank: its journal's descriptor}
     _fds: dict[int, int] = attrs.field(factory=dict, init=False)
@@ -64,7 +64,7 @@ class FrontendJournals:
                     forget_rebuilding(self._fds[rank], position, self._epochs[rank])
 
     def lose(self, rank: int) -> None:
-        """What the processes of this rank have left is lost; a later one begins with nothing."""
+        """Lose what processes of this rank have left; a later one begins with nothing."""
         if rank in self._fds:
             close_fds([self._fds.pop(rank)])
             if self.folder is not None:

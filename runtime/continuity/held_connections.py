@@ -84,7 +84,7 @@ class HeldConnections:
         return self._memory.get(rank)
 
     def ranks(self) -> set[int]:
-        """Those for which connections are held."""
+        """Ranks for which connections are held."""
         return {rank for rank, slots in self._slots.items() if len(slots)}
 
     def offer(self, rank: int, fd: int, connection_id: int) -> HeldConnection | None:
@@ -119,7 +119,7 @@ class HeldConnections:
         return None
 
     def message(self, connection_id: int, held: HeldConnection | None) -> PassConnection:
-        """What passes the connection that was offered last."""
+        """Message that passes the connection that was offered last."""
         slot = -1 if held is None else held.slot
         return PassConnection(connection_id, slot, unheld=self._unheld)
 
@@ -131,11 +131,11 @@ class HeldConnections:
         return self._slots[rank].waiting()
 
     def handle_taken(self, rank: int, held: HeldConnection, epoch: int) -> None:
-        """It was sent to the process of this epoch."""
+        """Note that a connection was sent to the process of this epoch."""
         self._slots[rank].handle_taken(held, epoch)
 
     def handle_not_taken(self, rank: int, held: HeldConnection) -> None:
-        """It was not sent to the process that it was offered to."""
+        """Note that a connection was not sent to the process that it was offered to."""
         self._release(rank, self._slots[rank].handle_not_taken(held))
 
     def handle_ended(self, rank: int, ended: Iterable[int]) -> None:
@@ -169,7 +169,7 @@ class HeldConnections:
             self._release(rank, self._slots[rank].handle_given_up())
 
     def end_waiting(self, rank: int) -> None:
-        """As `handle_given_up`, of a rank whose clients may see why: each in its own form."""
+        """End connections of a rank that is given up, each in its own form."""
         if rank not in self._slots:
             return
         with map_slots(self._memory[rank]) as mappings:

@@ -43,7 +43,7 @@ _NUMBERS_MAX = 2**31 - NUMBERS_AHEAD
 
 @attrs.frozen(kw_only=True)
 class JournalFacts:
-    """Of whose streams the journals are. Numbers below `numbers` may have been given."""
+    """Owner of the journals, and `numbers`, below which numbers may have been given."""
 
     model: str
     frontends: int
@@ -62,7 +62,7 @@ class JournalFolder:
     is_used: bool
 
     def numbers(self) -> Iterator[int]:
-        """Of processes, each once in all runs.
+        """Numbers of processes, each once in all runs.
 
         Where the disk takes no note of more they are given all the same: after that, a later run
         may find that a journal is not older than itself, and leaves it alone.
@@ -95,7 +95,7 @@ class JournalFolder:
                 raise
 
     def remove_journal(self, rank: int) -> None:
-        """What is in it is lost: the next process of the rank begins with an empty one."""
+        """Remove a journal: the next process of the rank begins with an empty one."""
         with contextlib.suppress(OSError):
             self._path(rank).unlink()
 
@@ -196,7 +196,7 @@ def _frontends_in(path: pathlib.Path, facts: JournalFacts) -> int:
 
 
 def _read_facts(path: pathlib.Path) -> JournalFacts | None:
-    """None where no server has been before."""
+    """Read the facts; None where no server has been before."""
     try:
         with (path / FACTS_FILE).open("rb") as file:
             return msgspec.json.decode(file.read(_FACTS_BYTES_MAX), type=JournalFacts)

@@ -41,7 +41,7 @@ _ENDINGS = {
 }
 # Before anything was written: the state is not looked at.
 _NEW = SlotRecord(0, b"", b"new", 0)
-# What a client has sent is taken first: closing with unread bytes is a reset.
+# Bytes that a client has sent are read first: closing with unread bytes is a reset.
 _READ_BYTES_MAX = 1 << 20
 
 

@@ -25,7 +25,7 @@ SOCKET_FILE = "control.sock"
 
 @attrs.frozen(kw_only=True)
 class RunFacts:
-    """What `run.json` says of a run. `start_ticks` is the owner's start time in clock ticks."""
+    """Facts of a run, in `run.json`. `start_ticks` is the owner's start time in clock ticks."""
 
     run_id: str
     pid: int
@@ -37,14 +37,14 @@ class RunFacts:
 
 @attrs.frozen
 class RunFolder:
-    """One run's folder, as found or made."""
+    """Folder of a run, as found or made."""
 
     path: pathlib.Path
     facts: RunFacts
 
     @property
     def socket_path(self) -> pathlib.Path:
-        """Where the control socket is bound."""
+        """Path of the control socket."""
         return self.path / SOCKET_FILE
 
     @contextlib.contextmanager

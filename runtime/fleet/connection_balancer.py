@@ -13,14 +13,14 @@ from ..messages import FrontendLoad
 
 @attrs.define(eq=False)
 class _Frontend:
-    """One frontend as its latest report has it, and what was passed to it since."""
+    """Frontend as its latest report has it, with the connections passed since."""
 
     load: FrontendLoad
     # Connections passed to it so far; the report says how many of them it had received.
     passed: int = 0
-    # It did not take a connection in time, and has not reported since: others come first.
+    # The frontend did not take a connection in time, and has not reported since: others come first.
     silent: bool = False
-    # It is to be restarted: it gets nothing new.
+    # The frontend is to be restarted, and gets nothing new.
     is_leaving: bool = False
 
     def streams(self) -> int:
@@ -35,7 +35,7 @@ class _Frontend:
         return self.load.open_streams + self.passed - self.load.connections_received
 
     def order(self) -> tuple[bool, bool, int]:
-        # One without an engine can only refuse: it has just come up, or lost its links.
+        # A frontend without an engine can only refuse: it has just come up, or lost its links.
         return self.silent, self.load.engines_ready == 0, self.streams()
 
 

@@ -26,7 +26,7 @@ from .news import NewsQueue
 # A question is one short line.
 QUESTION_BYTES_MAX = 4096
 CONNECTIONS_MAX = 8
-# Beside them; each may have a MiB of news that waits.
+# Viewers beside them; each may have a MiB of news that waits.
 VIEWERS_MAX = 8
 # A viewer that takes nothing for so long is stopped; it can come again.
 NEWS_TIMEOUT_S = 10.0

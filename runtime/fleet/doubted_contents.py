@@ -17,7 +17,7 @@ from .quarantine import Quarantine
 
 @attrs.define(eq=False)
 class DoubtedContents:
-    """Of all frontends of one run; each learns of them with INIT and with every snapshot."""
+    """Doubted contents of all frontends of a run; sent with INIT and with every snapshot."""
 
     on_event: OnEvent
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
@@ -39,5 +39,5 @@ class DoubtedContents:
         return self.quarantine.handle_passed(dict.fromkeys(contents, 1), time.monotonic())
 
     def snapshot(self) -> Doubted:
-        """What frontends must know."""
+        """Suspects and refusals for frontends."""
         return Doubted(list(self.quarantine.suspects), dict(self.quarantine.refused))

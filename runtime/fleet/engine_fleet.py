@@ -1,4 +1,4 @@
-"""All engines of one run: supervised one for one, listed as membership.
+"""Engines of one run: supervised one for one, listed as membership.
 
 The shell over `EngineDirectory` and `ProcessSupervisor`. An engine that dies is restarted under a
 new epoch; one that keeps dying, or leaves a process behind that hangs in the kernel and still holds
@@ -60,7 +60,7 @@ class EngineFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set when the first engine is ready: from then on a refusal is an outage, not a wrong command.
     ready_once: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # Of the engine that was ready last.
+    # Id of the engine that was ready last.
     _numerics_id: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:

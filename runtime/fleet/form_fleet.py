@@ -1,4 +1,4 @@
-"""All form processes of one run, one for each frontend: supervised, and linked to its newest life.
+"""Form processes of one run, one for each frontend: supervised, and linked to its newest life.
 
 The root owns them, so that a frontend's death leaves its form process warm, and the other way
 round. Whenever both are ready, each gets one end of a new socketpair. Nothing waits for a form

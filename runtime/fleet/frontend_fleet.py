@@ -1,4 +1,4 @@
-"""All frontend processes of one server: supervised, fed with connections and memberships.
+"""Frontend processes of one server: supervised, fed with connections and memberships.
 
 A frontend that has served is never given up: its streams and connections wait for its next life.
 Their module is given by name, since this floor imports nothing of HTTP.
@@ -287,7 +287,7 @@ class FrontendFleet:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
 
     def states(self) -> FrontendStates:
-        """All frontends, as each of them is told."""
+        """States of all frontends, as each of them is sent."""
         processes = self.processes
         epochs = {rank: child.epoch for rank, child in processes.ready.items()}
         restarts = {

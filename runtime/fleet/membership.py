@@ -67,7 +67,7 @@ class EngineDirectory:
         return self.snapshot()
 
     def snapshot(self) -> EngineMembership:
-        """All engines as they are now."""
+        """Membership of all engines as they are now."""
         engines = [self._members[rank] for rank in sorted(self._members)]
         return EngineMembership(self._number, engines, self._suspects, self._refused)
 
@@ -122,7 +122,7 @@ class FrontendDirectory:
         return self._died_ns.get(home, 0)
 
     def snapshot(self) -> FrontendMembership:
-        """All frontends as they are now."""
+        """Membership of all frontends as they are now."""
         frontends = [self._frontends[home] for home in sorted(self._frontends)]
         return FrontendMembership(self._number, frontends, sorted(self._awaited))
 

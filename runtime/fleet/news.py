@@ -13,7 +13,7 @@ from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.parking import Doorbell
 from ..control.calls import News
 
-# Of one viewer. A busy server with a thousand tasks says some ten kilobytes a second.
+# Limit of one viewer. A busy server with a thousand tasks says some ten kilobytes a second.
 WAITING_CHARACTERS_MAX = 2**20
 
 
@@ -45,7 +45,7 @@ class NewsQueue:
             self.is_begun = False
 
     async def take(self) -> News:
-        """All that waits; waits for some. One task may take."""
+        """Take all that waits; waits for some. One task may take."""
         while not self._texts:
             self._put.clear()
             if not self.is_begun:
@@ -58,7 +58,7 @@ class NewsQueue:
         return news
 
     def begin_anew(self) -> None:
-        """What was taken was lost: a snapshot is needed."""
+        """Ask for a snapshot, as what was taken was lost."""
         self._clear()
         self.is_begun = False
         self.want_all()

@@ -24,7 +24,7 @@ from ..launch.child_end import ChildEnd, EndKind
 
 
 class State(enum.Enum):
-    """What a place is at."""
+    """State of a place."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -40,14 +40,14 @@ MOVES: dict[str, frozenset[State]] = {
     "ready": frozenset({State.STARTING, State.FAILING}),
     "failing": frozenset({State.STARTING, State.READY, State.FAILING}),
     "gone": frozenset({State.STARTING, State.READY, State.FAILING}),
-    # From WAITING: a life that could not begin.
+    # WAITING: a life that could not begin.
     "over": frozenset({State.WAITING, State.GONE}),
 }
 
 
 @attrs.define(eq=False)
 class FleetPlace:
-    """One place, whose present life is `epoch`; 0 before the first.
+    """Place in a fleet, whose present life is `epoch`; 0 before the first.
 
     `lives` counts them. `is_up` says whether the present one was READY and has not ended;
     `has_served` whether any was: from then on a refusal is an outage, not a wrong command. `why`

@@ -53,7 +53,7 @@ RunChild = Callable[[ChildPlan], Awaitable[None]]
 
 
 class PlaceOwner(Protocol):
-    """What a fleet decides about its places; called in the loop, must not block."""
+    """Fleet's decisions about its places; called in the loop, must not block."""
 
     def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         """A life is about to be launched. Returns its INIT.
@@ -67,7 +67,7 @@ class PlaceOwner(Protocol):
 
 @attrs.frozen
 class FleetParts:
-    """What all fleets of one run share.
+    """Parts that all fleets of one run share.
 
     `epochs` number the lives of all their processes, and only grow; `chance` spreads the delays of
     restarts; spares wait until all processes of the run are ready.
@@ -120,11 +120,11 @@ class ProcessSupervisor:
     places: list[FleetPlace] = attrs.field(init=False)
     # By rank, from the launch to the end.
     _children: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
-    # What outlives SIGKILL, by rank; ours to close.
+    # Processes that outlive SIGKILL, by rank; ours to close.
     _remains: dict[int, list[Remains]] = attrs.field(factory=dict, init=False)
     # {rank: scope}, cancelled to begin it anew, whatever it is at.
     _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
-    # Of `run`; None before.
+    # Nursery of `run`; None before.
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -236,7 +236,7 @@ class ProcessSupervisor:
         return start_background_task_soon(self._nursery, async_fn, *args, name=name)
 
     def start_spares(self) -> None:
-        """From now on spares are kept, once all are ready; they end with `run`."""
+        """Keep spares from now on, once all are ready; they end with `run`."""
         assert self._nursery is not None, "the processes run"
         self.spares.start(self._nursery)
 
@@ -299,7 +299,7 @@ class ProcessSupervisor:
             self._close_remains(rank)
 
     async def _run_once(self, rank: int, place: FleetPlace) -> ChildEnd:
-        """One life of this rank, to its end; returns how it ended, or why it could not begin."""
+        """Run a life of this rank, to its end; returns how it ended, or why it could not begin."""
         try:
             await self._run_child(rank, place)
         except ChildLost as lost:

@@ -35,7 +35,7 @@ SAME_PLACE_TOKENS = 1
 # Long enough that clients have stopped to send it again, short enough for a prompt that is in order
 # and was met by a fault of ours.
 EXPIRY_S = 600.0
-# Of each table; the oldest go first. A death has as many suspects as a step has rows.
+# Limit of each table; the oldest go first. A death has as many suspects as a step has rows.
 CONTENTS_MAX = 4096
 # Deaths in company that are remembered: some for each of several groups, and for the machine's own.
 DEATHS_MAX = 16
@@ -43,21 +43,21 @@ DEATHS_MAX = 16
 
 @attrs.frozen
 class Suspect:
-    """It may have ended an engine when it had `position` tokens; 0: it has passed since."""
+    """Suspect of having ended an engine when it had `position` tokens; 0: it has passed since."""
 
     position: int
     # The lives of engines that it ended alone: each is a strike.
     alone: tuple[int, ...] = ()
-    # Those that ended in a step of several with it, which it has not passed since.
+    # The lives that ended in a step of several with it, which it has not passed since.
     company: tuple[int, ...] = ()
     until: float = 0.0
 
 
 @attrs.frozen
 class Findings:
-    """What a death has shown."""
+    """Refusals after a death, and the lives of engines that they explain."""
 
-    # Who is refused from now on.
+    # Contents that are refused from now on.
     refused: list[bytes]
     # The lives of engines that these ended, or one that had been refused before.
     explained: Set[int]
@@ -72,7 +72,7 @@ class SharedDeath:
     life: int
 
     def at_same_place(self, positions: Mapping[bytes, int]) -> set[bytes]:
-        """Those who were in this death, too, where they are now."""
+        """Contents that were in this death, too, where they are now."""
         return {
             content
             for content in self.positions.keys() & positions.keys()
@@ -87,7 +87,7 @@ class Quarantine:
     suspects: dict[bytes, Suspect] = attrs.field(factory=dict, init=False)
     # {content: until when}.
     refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
-    # Those in company, the oldest first.
+    # Deaths in company, the oldest first.
     _deaths: deque[SharedDeath] = attrs.field(factory=lambda: deque(maxlen=DEATHS_MAX), init=False)
 
     def handle_death(self, positions: dict[bytes, int], now: float, life: int) -> Findings:
@@ -148,9 +148,8 @@ class Quarantine:
         return any(death.positions.get(content, position) < last for death in self._deaths)
 
     def _group(self, positions: dict[bytes, int], life: int) -> dict[bytes, list[int]]:
-        """Those who died at this place, together with others who did, often enough; and the lives
-        that ended so.
-        """
+        """Contents that died at this place, together with others that did, often enough; and the
+        lives that ended so."""
         lives: defaultdict[bytes, list[int]] = defaultdict(lambda: [life])
         for death in self._deaths:
             if len(group := death.at_same_place(positions)) > 1:
@@ -159,7 +158,7 @@ class Quarantine:
         return {c: lives[c] for c in sorted(lives) if len(lives[c]) >= DEATHS_IN_COMPANY_MAX}
 
     def handle_passed(self, positions: dict[bytes, int], now: float) -> bool:
-        """These ran alone up to these positions; whether any was suspected of no more than that."""
+        """Note contents that ran alone up to here; whether any was suspected of no more."""
         self.handle_timeout(now)
         found = {content: self.suspects.get(content, Suspect(0)) for content in positions}
         passed = {

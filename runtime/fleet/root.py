@@ -60,7 +60,7 @@ ACCEPT_PAUSE_S = 0.05
 
 @attrs.frozen(kw_only=True)
 class ServePlan:
-    """What a server is made of. `frontend_settings` is JSON text for the frontends.
+    """Plan of a server. `frontend_settings` is JSON text for the frontends.
 
     The modules are what the children run. `demo_key` is an admin key for who started it.
     """
@@ -92,7 +92,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
 
 @attrs.define(eq=False)
 class Root:
-    """One server. `run` is cancelled to stop it; `drain` serves out first."""
+    """Root of a server. `run` is cancelled to stop it; `drain` serves out first."""
 
     plan: ServePlan
     on_event: OnEvent
@@ -213,7 +213,7 @@ class Root:
         await start_service(nursery, self.watch.run, name="watch")
         await start_service(nursery, self.engines.processes.run, name="engines")
         if self.frontends.journals.folder is not None and self.frontends.journals.folder.is_used:
-            # What is unfinished waits only so long for an engine, and for its clients.
+            # Unfinished streams wait only so long for an engine, and for their clients.
             with waiting_for("an engine"):
                 await self.engines.ready_once.wait()
         await start_service(nursery, self.frontends.processes.run, name="frontends")
@@ -315,7 +315,7 @@ class Root:
         )
 
     def _failed(self) -> dict[str, str]:
-        """What is given up, and why, as facts of the tree: there is no process to show."""
+        """Places that are given up, and why, as facts of the tree: there is no process to show."""
         return {
             f"{fleet.role} {rank}": f"failed: {why}"
             for fleet in self._fleets

@@ -45,16 +45,16 @@ from ..messages import ServerNews, WatchServer
 from .news import NewsQueue
 from .process_supervisor import ProcessSupervisor
 
-# All processes look at the same moment; by then they have said what they saw.
+# Time for processes, which all look at the same moment, to say what they saw.
 ANSWER_S = 0.06
-# What a viewer sees of the time before it came.
+# Marks that a viewer sees of the time before it came.
 MARKS_MAX = 64
-# As for all that the root sends to a frontend: one that takes nothing for so long hangs.
+# The root's limit for all that it sends: a frontend that takes nothing for so long hangs.
 SEND_TIMEOUT_S = 2.0
 
 
 def mark_of(event: RunEvent) -> dict[str, Any] | None:
-    """What viewers see of an event, its time not included; None if it is nothing for them."""
+    """Mark of an event for viewers, its time not included; None if it is nothing for them."""
     match event:
         case ChildStarting():
             kind, text = "starting", ""
@@ -75,16 +75,16 @@ def mark_of(event: RunEvent) -> dict[str, Any] | None:
 
 @attrs.define(eq=False)
 class ServerWatch:
-    """One per root. `facts` is what the server says of itself."""
+    """Watch of a root. `facts` is what the server says of itself."""
 
     facts: dict[str, str]
     fleets: tuple[ProcessSupervisor, ...]
     open_streams: Callable[[], int]
     _views: set[NewsQueue] = attrs.field(factory=set, init=False)
-    # Of the latest `Watch`; grows whenever everything is to be said again.
+    # Number of the latest `Watch`; grows whenever everything is to be said again.
     _number: int = attrs.field(default=0, init=False)
     _marks: deque[dict[str, Any]] = attrs.field(factory=lambda: deque(maxlen=MARKS_MAX), init=False)
-    # What no viewer has yet: what processes said, and marks.
+    # News that no viewer has yet: what processes said, and marks.
     _said: list[str] = attrs.field(factory=list, init=False)
     _new_marks: list[dict[str, Any]] = attrs.field(factory=list, init=False)
     _starts: Counter[str] = attrs.field(factory=Counter, init=False)
@@ -242,7 +242,7 @@ class ServerWatch:
             "restarts": restarts,
             "can": [] if child is None else SIGNALS,
         }
-        # One that cannot speak yet has no tasks; those of the process before it are gone.
+        # A process that cannot speak yet has no tasks; those of the process before it are gone.
         return row | ({"facts": {}, "tasks": []} if is_booting or child is None else {})
 
     def _with_since(self, row: Row) -> Row:
@@ -273,7 +273,7 @@ class FrontendViews:
             self._views[rank] = self.fleet.start_task(self._send_news, child, name=name)
 
     async def _send_news(self, child: ChildProcess) -> None:
-        """Until there is another order, or it has died."""
+        """Send news until there is another order, or the child has died."""
         with suppress(trio.BrokenResourceError), self.watch.view() as queue:
             while True:
                 news = await queue.take()

@@ -50,7 +50,7 @@ class BootProgress:
         return [] if self.phase == BootPhase.START else self._end_phase(now)
 
     def phase_s(self, now: float) -> float:
-        """For how long the phase goes on that it is in, in seconds."""
+        """Seconds that the present phase has lasted."""
         return now - self._since_s
 
     def _end_phase(self, now: float) -> list[EndedPhase]:

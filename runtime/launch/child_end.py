@@ -15,17 +15,17 @@ from ...transports.control.handshake import HandshakeError
 
 
 class EndKind(enum.Enum):
-    """What ended a child."""
+    """Kind of a child's end."""
 
     STOPPED = "stopped in order"
     HANDED_OVER = "ended as it was asked to, for its next life"
     KILLED = "killed, or stopped for ever, from outside"
     FAULT = "ended by what it did, or did not come up"
     REQUEST = "ended by what a client sent, as far as is known"
-    # Such as an exit with code 0: it counts as a fault does, but nothing that it did is to blame.
+    # Counts as a fault does, but nothing that the child did is to blame: an exit with code 0, say.
     UNASKED = "ended without an order, for no known reason"
     SHORTAGE = "no memory, descriptor or process for it"
-    # What it did may have asked for too much: its fault, which says nothing of a successor.
+    # The child's fault, as it may have asked for too much; says nothing of a successor.
     EXCESS = "ended for want of what the system refused it"
     REFUSED = "says that it cannot start"
     STUCK = "outlives SIGKILL in the kernel, or a process of its own does"
@@ -50,7 +50,7 @@ class ChildEnd:
 
     kind: EndKind
     cause: str
-    # What ended the run; None if it was stopped in order.
+    # The error that ended the run; None if it was stopped in order.
     error: Exception | None = None
 
     @property
@@ -60,7 +60,7 @@ class ChildEnd:
 
     @property
     def death(self) -> Death:
-        """What the policy of restarts is to make of it; there is none of an ordered stop."""
+        """Death for the policy of restarts; there is none of an ordered stop."""
         return _DEATHS[self.kind]
 
     @property

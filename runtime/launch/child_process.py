@@ -68,7 +68,7 @@ class WorkerHung:
 
 @attrs.frozen
 class Suspected:
-    """What the child computed may be what ends it, or a worker of it unless `is_itself`.
+    """Suspicion that what the child computed ends it, or a worker of it unless `is_itself`.
 
     `table` follows the slots of its progress page: the batches that were in flight.
     """
@@ -117,15 +117,15 @@ class ChildProcess:
     control: ControlChannel
     report: Callable[["ChildEvent"], None]
     epoch: int = 0
-    # With the batches of its steps; None in simulations that have none.
+    # The page has the batches of its steps; None in simulations that have none.
     page: ProgressPage | None = None
     # The wait for its end, cancelled when it was killed for a hang: that end has a deadline.
     patience: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # The latest hang that was found; its reason names the worker.
     hung: Hang | None = attrs.field(default=None, init=False)
-    # Its fleet knows that it is going, and the batches of its steps.
+    # The fleet knows that the child is going, and the batches of its steps.
     is_failing: bool = attrs.field(default=False, init=False)
-    # From the spawn on; it has ended when `ready` is set.
+    # Progress from the spawn on; it has ended when `ready` is set.
     boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
     ready: bool = attrs.field(default=False, init=False)
     workers: ReportedWorkers = attrs.field(factory=ReportedWorkers, init=False)
@@ -164,7 +164,7 @@ class ChildProcess:
                 raise trio.BrokenResourceError(f"{self.process.spec.name} has ended") from error
 
     async def send_if_possible(self, order: object, timeout_s: float) -> None:
-        """As `send`, for an order that a dead or hanging child does not need either."""
+        """Send an order that a dead or hanging child does not need either."""
         with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
             await self.send(order, timeout_s)
 
@@ -173,7 +173,7 @@ class ChildProcess:
         return await self._trees.ask()
 
     def boot_tree(self) -> ProcessTree:
-        """What is known here of a child that boots and cannot be asked yet."""
+        """Tree of a child that boots and cannot be asked yet."""
         boot = self.boot
         facts: dict[str, str | int | float] = {
             "epoch": self.epoch,

@@ -49,13 +49,13 @@ from .reported_workers import report_remains
 
 # A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
-# What a dead child had said is in our socket already, so reading it waits for nothing.
+# A dead child's last messages are in our socket already, so reading them waits for nothing.
 LAST_MESSAGES_S = 0.5
 
 
 @attrs.frozen(kw_only=True)
 class ChildKind:
-    """What the children of one `role` have in common.
+    """Kind of the children of one `role`.
 
     They run `module`, which starts the modules `ahead` before its own imports (`ProcessSpec`). A
     child and its workers have `slots` on its page, with a table of `table_bytes` behind them.
@@ -84,7 +84,7 @@ class ChildTimes:
 
 @attrs.frozen(kw_only=True)
 class ChildPlan:
-    """One child to run: a rank of its kind, with its INIT. `report` gets the events of its life."""
+    """Child to run: a rank of its kind, with its INIT. `report` gets the events of its life."""
 
     kind: ChildKind
     rank: int
@@ -93,7 +93,7 @@ class ChildPlan:
     report: Callable[[ChildEvent], None]
     on_event: OnEvent
     times: ChildTimes
-    # Beside INIT; they stay the caller's.
+    # Descriptors beside INIT; they stay the caller's.
     fds: Sequence[int] = ()
     spare: Spawned | None = None
     kernel: Kernel = KERNEL
@@ -183,7 +183,7 @@ async def _end(child: ChildProcess, plan: ChildPlan) -> None:
 
 
 async def _live(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> NoReturn:
-    """From INIT to its death, which it raises; all the while it is ended if it stands still."""
+    """Run from INIT to the child's death, which is raised; a child that stands still is ended."""
     name = plan.name
     watcher = partial(
         run_hang_watcher,

@@ -20,7 +20,7 @@ from ...transports.control.passed_fds import close_fds
 
 @attrs.frozen
 class Remains:
-    """Some process of a child that outlives SIGKILL; whoever gets it must close it."""
+    """Process of a child that outlives SIGKILL; whoever gets it must close it."""
 
     pidfd: int
 

@@ -12,7 +12,7 @@ TREE_TIMEOUT_S = 2.0
 
 @attrs.define(eq=False)
 class _Question:
-    """One question; `tree` is its answer, when `over` is set and the child has not ended."""
+    """Question; `tree` is its answer, when `over` is set and the child has not ended."""
 
     over: trio.Event = attrs.field(factory=trio.Event, init=False)
     tree: str | None = attrs.field(default=None, init=False)
