@@ -33,7 +33,7 @@ SINCE_SHOWN_S = 0.05
 class TaskKind(enum.StrEnum):
     """When a task ends, if nothing else ends it."""
 
-    # A part of its starter; it has no handle.
+    # Ends with the task that started it; it has no handle.
     PART = "part"
     # The same, or alone, through its handle.
     BACKGROUND = "background"
