@@ -66,7 +66,7 @@ class Keep:
 
 @attrs.frozen
 class Spoiled:
-    """These frames are decoded, whatever they are."""
+    """Frames that are decoded, whatever they are."""
 
     frames: tuple[bytes, ...]
 
@@ -137,7 +137,7 @@ def check(events: Sequence[Event], codec: Codec) -> Counter[str]:
 
 
 def _check_stable(codec: Codec, message: object) -> None:
-    """What was decoded is encoded and decoded to the same bytes (not compared: NaN is no NaN)."""
+    """Check that a decoded message gives the same bytes again; NaN equals no NaN."""
     assert type(message) in codec.message_types
     once = [bytes(frame) for frame in codec.encode(message)]
     again = [bytes(frame) for frame in codec.encode(codec.decode(once))]

@@ -52,7 +52,7 @@ GOOD = (
 
 @attrs.frozen
 class Connection:
-    """One connection: what is written, piece by piece, and how it ends."""
+    """Connection: what is written, piece by piece, and how it ends."""
 
     pieces: tuple[bytes, ...]
     ending: Ending
@@ -64,7 +64,7 @@ def draw(chance: Random, count: int) -> list[Connection]:
 
 
 def draw_connection(chance: Random) -> Connection:
-    """One; those that are reset are cut at a random byte before."""
+    """Draw a connection; one that is reset is cut at a random byte before."""
     data = chance.choice(GOOD)
     if chance.random() < 0.7:
         data = mutate(chance, data)
@@ -81,7 +81,7 @@ def draw_connection(chance: Random) -> Connection:
 
 
 def check(connections: Sequence[Connection], serve: Serve) -> Counter[str]:
-    """All of them against one server, some at once; then it must be as it was."""
+    """Run all against one server, some at once; then it must be as it was."""
     return check_served(connections, _run_one, serve, in_flight=IN_FLIGHT)
 
 

@@ -33,17 +33,17 @@ CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012})
 # A machine that stands still for a pong's time has the server cut a good connection, so whatever
 # went wrong is tried again; what is wrong with the server goes wrong each time.
 TRIES_MAX = 3
-# Of applications (RFC 6455, 7.4.2): one that the client sent comes back.
+# Codes of applications (RFC 6455, 7.4.2): one that the client sent comes back.
 PRIVATE_CODES = range(3000, 5000)
 
 
 @attrs.frozen
 class Talk:
-    """One connection: its frames after the handshake, and how it ends."""
+    """Connection: its frames after the handshake, and how it ends."""
 
     script: FrameScript
     ending: Ending
-    # Where the bytes are cut off, counted from the end; 0: nowhere.
+    # Bytes that are cut off at the end; 0: none.
     cut: int
 
 
@@ -59,7 +59,7 @@ def _draw_talk(chance: Random) -> Talk:
 
 
 def check(talks: Sequence[Talk], serve: Serve) -> Counter[str]:
-    """All of them against one server, some at once; then it must be as it was."""
+    """Run all against one server, some at once; then it must be as it was."""
     return check_served(talks, _run_one, serve, in_flight=IN_FLIGHT)
 
 

@@ -26,10 +26,10 @@ from ...engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, GrammarKind, St
 from ..drawing import mutate, mutate_json
 from ..fuzzer import Fuzzer
 
-# Of this process's CPU time, for one form with its check; the slowest known takes 1 s here.
+# This process's CPU time for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0
 MASKS_S_MAX = 20.0
-# What is not over then does not even come back to be measured.
+# An event that takes longer does not even come back to be measured.
 EVENT_S_MAX = 60.0
 # Sort of a form that is about numbers.
 NUMBERS = "numbers"
@@ -38,7 +38,7 @@ TOKENS_MAX = 16
 
 @attrs.frozen
 class Ask:
-    """One form; `chance` says which of the allowed tokens are taken, `sort` what it is about."""
+    """Form to check; `chance` decides which allowed tokens are taken, `sort` is its subject."""
 
     kind: GrammarKind
     text: str
@@ -48,7 +48,7 @@ class Ask:
 
 @attrs.frozen
 class GrammarHost:
-    """Who checks a form and compiles it."""
+    """Compiler of forms, with its check."""
 
     compile: Callable[[StructuredOutputs], RequestGrammar]
 

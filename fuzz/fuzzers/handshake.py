@@ -111,7 +111,7 @@ class _Hasty(ParentSide):
     """Planted: READY counts before HELLO."""
 
     def handle_message(self, message: object, now: float) -> ParentDecision | None:
-        """As if HELLO had come."""
+        """Handle READY as if HELLO had come."""
         if isinstance(message, Ready) and self.state is ParentState.AWAIT_HELLO:
             self.state = ParentState.BOOTING
         return super().handle_message(message, now)

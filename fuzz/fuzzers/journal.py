@@ -58,7 +58,7 @@ def draw(chance: Random, count: int) -> list[Act]:
 
 
 def check(acts: Sequence[Act], parts: Parts) -> Counter[str]:
-    """All of it, and at the end each store of the last life."""
+    """Apply all acts, and look at each store of the last life at the end."""
     world = JournalWorld(parts)
     for act in acts:
         apply(world, act)
@@ -99,7 +99,7 @@ class _Stuttering(JournalStreams):
     """Planted: a row counts at any index."""
 
     def handle_message(self, sender: Peer, message: object) -> None:
-        """As if each were next."""
+        """Handle each token as if it were next."""
         if isinstance(message, StepOutputs):
             for place, attempt in enumerate(message.attempts):
                 choice = self._placed.get(sender, {}).get(attempt)
@@ -117,7 +117,7 @@ class _Credulous(JournalStreams):
     """Planted: outputs of older attempts count."""
 
     def handle_message(self, sender: Peer, message: object) -> None:
-        """As if all were of the present ones."""
+        """Handle all outputs as if they were of the present attempts."""
         if isinstance(message, StepOutputs):
             for output in message.outputs:
                 choice = self.choice(output.request_id)
@@ -140,7 +140,7 @@ class _Outliving(JournalStreams):
     def handle_ended(
         self, head: SnapshotHead, base: int, base_bytes: int, load: Callable[[int, int], Snapshot]
     ) -> None:
-        """As if its name were new."""
+        """Handle an end as if the stream's name were new."""
         self.streams.pop(head.admission.name, None)
         super().handle_ended(head, base, base_bytes, load)
 
@@ -263,7 +263,7 @@ class _Forgetful(JournalWriter):
         term: int,
         limits: JournalLimits | None = None,
     ) -> JournalWriter:
-        """As the first one."""
+        """Resume with the number of the first record."""
         writer = super().resume(memory, contents, term, limits)
         writer.number = 0
         return writer

@@ -53,13 +53,13 @@ _WRITTEN: Final = (
 _BOOTS: Final = (b"1" * 16, b"2" * 16)
 _VERSION_AT: Final = 8  # behind the magic
 _WORDS_AT: Final = (64, 128, 192)  # begin, fill, rebuilding, of a journal in memory
-# As many terms as there may be, and a number of records that none has.
+# The most terms that there may be, and a number of records that none has.
 _TERM_MAX: Final = 2**31
 
 
 @attrs.frozen
 class Case:
-    """One of the good files, on disk or in memory, spoiled in one of the `WAYS`."""
+    """Good file, on disk or in memory, spoiled in one of the `WAYS`."""
 
     file: int
     is_on_disk: bool
@@ -69,7 +69,7 @@ class Case:
 
 @attrs.frozen
 class FileParts:
-    """What is tried: the machines, or ones with a planted fault."""
+    """Machines under test, or ones with a planted fault."""
 
     read_header: Callable[[PlainDisk], tuple[JournalHeader, Checkpoint]] = read_disk_header
     reader: type[RecordWalk] = RecordWalk
@@ -104,7 +104,7 @@ def _good_file(number: int) -> _GoodFile:
 
 
 def draw(chance: Random, count: int) -> list[Case]:
-    """All ways and files are equally likely; most are on disk."""
+    """Draw ways and files, all equally likely; most are on disk."""
     return [
         Case(
             chance.randrange(FILES),
@@ -120,7 +120,7 @@ def draw(chance: Random, count: int) -> list[Case]:
 
 
 def torn(chance: Random, data: bytes) -> bytes:
-    """From some sector on each one was written, or was not, or lies elsewhere."""
+    """Tear sectors from some on: each was written, or was not, or lies elsewhere."""
     sectors = [data[at : at + SECTOR_BYTES] for at in range(0, len(data), SECTOR_BYTES)]
     first = chance.randrange(len(sectors) + 1)
     for place in range(max(first, 1), len(sectors)):
@@ -139,7 +139,7 @@ def cut(chance: Random, data: bytes) -> bytes:
 
 
 def flipped(chance: Random, data: bytes) -> bytes:
-    """One bit of a record."""
+    """Flip a bit of a record."""
     if len(data) <= DISK_HEADER_BYTES:
         return data
     spoiled, at = bytearray(data), chance.randrange(DISK_HEADER_BYTES, len(data))

@@ -131,7 +131,7 @@ def _spoil(chance: Random, value: Mapping[str, Any]) -> bytes:
 
 
 def check(events: Sequence[Event], serve: Serve) -> Counter[str]:
-    """All of them against one server, some at once; then it must be as it was."""
+    """Run all against one server, some at once; then it must be as it was."""
     return check_served(events, _run_one, serve, in_flight=IN_FLIGHT)
 
 

@@ -38,7 +38,7 @@ def draw(chance: Random, count: int) -> list[Act]:
 
 
 def check(acts: Sequence[Act], make_ledger: MakeLedger) -> Counter[str]:
-    """All of it, then the healing."""
+    """Apply all acts, then the healing."""
     world = LedgerWorld(make_ledger())
     for act in acts:
         world.apply(act)
@@ -106,7 +106,7 @@ class _Ending(Ledger):
     """Planted: a refusal for draining ends the request."""
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
-        """All errors are alike."""
+        """Handle outputs as if all errors were alike."""
         alike = [attrs.evolve(output, error_code="") for output in outputs.outputs]
         return super().handle_outputs(peer, attrs.evolve(outputs, outputs=alike), now)
 
@@ -115,7 +115,7 @@ class _Stubborn(ReplayPolicy):
     """Planted: attempts have no bound."""
 
     def decide(self, now: float, queued: Iterable[LedgerEntry] = ()) -> list[ReplayDecision]:
-        """As if nothing had been sent before."""
+        """Decide as if nothing had been sent before."""
         for entry in self._waiting:
             entry.attempts = 0
         return super().decide(now, queued)
@@ -139,7 +139,7 @@ class _Charging(ReplayPolicy):
     """Planted: a refusal for draining begins the wait anew, for ever."""
 
     def handle_refused(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
-        """As a death."""
+        """Handle a refusal as a death."""
         self.handle_lost(entry, error, now)
 
 

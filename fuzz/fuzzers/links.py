@@ -19,11 +19,11 @@ FAULTS = ("drop", "lose all", "double", "reorder", "forge", "break")
 
 @attrs.frozen
 class Act:
-    """One thing that happens, to the wire towards `side` or to that end."""
+    """Act on the wire towards `side`, or on that end."""
 
     what: str
     side: Side
-    # For `forge`: a header that somebody else may have sent.
+    # Header that somebody else may have sent, for `forge`.
     header: Header | None = None
 
 
@@ -39,7 +39,7 @@ def _draw_act(chance: Random, acts: Sequence[str]) -> Act:
     if what != "forge":
         return Act(what, side)
     kind = chance.choice(list(FrameKind))
-    # Of a generation that never was, so that no honest payload is meant: 0 is before the first.
+    # A generation that never was, so that no honest payload is meant: 0 is before the first.
     return Act(what, side, Header(kind, 0, chance.randrange(4), chance.randrange(4)))
 
 

@@ -144,8 +144,8 @@ NAMES = (
     "query_pre_attn_scalar",
     "final_logit_softcapping",
 )
-# What a refused or tiny model may cost in address space beyond what was there before; torch's and
-# the tokenizers' own arenas fit, what a lying header asks for does not.
+# Address space that a refused or tiny model may take beyond what was there before; torch's and the
+# tokenizers' own arenas fit, what a lying header asks for does not.
 ADDRESS_SPACE_BYTES_MAX = 2**30
 # Reads one folder with one reader; raises what it raises.
 Load = Callable[[pathlib.Path], None]
@@ -153,7 +153,7 @@ Load = Callable[[pathlib.Path], None]
 
 @attrs.frozen
 class Loaders:
-    """Who reads weights and who reads the tokenizer; canaries put wrong ones in their place."""
+    """Readers of weights and of the tokenizer; canaries put wrong ones in their place."""
 
     model: Load
     tokenizer: Load

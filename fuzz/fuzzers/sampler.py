@@ -19,7 +19,7 @@ from ...engine.step_messages import Mask, NewRow, RowSampling, Step, StepResult
 from ..doubles.given_logits import LENGTH_MAX, GivenRunner, Logits, native_runners, torch_runner
 from ..fuzzer import Fuzzer
 
-# Some successive ones only decode, which the native runner does in a way of its own.
+# Successive steps that only decode, which the native runner does in a way of its own.
 STEPS = 4
 # Around a vector, a group of counters, a mask's word, the filters' first look, and beyond all.
 VOCABULARIES = (2, 3, 31, 33, 64, 65, 127, 500, 1025)
@@ -31,7 +31,7 @@ EDITED, NO_NUMBERS = 0.5, 0.03
 
 @attrs.frozen
 class Ask:
-    """One row: what it asks for, its tokens so far, and the seed of its logits at each step."""
+    """Row to sample: its parameters, its tokens so far, and the seed of its logits at each step."""
 
     vocab_size: int
     sampling: RowSampling
@@ -42,7 +42,7 @@ class Ask:
     seed: int
 
     def logits(self, step: int, tokens: int) -> Logits:
-        """Of so many tokens, (T, V)."""
+        """Logits of some tokens, (T, V)."""
         random = numpy.random.default_rng([self.seed, step])
         drawn: Logits = KINDS[self.kind](random, (tokens, self.vocab_size)).astype(numpy.float32)
         if random.random() < NO_NUMBERS:
@@ -72,7 +72,7 @@ KINDS: Mapping[str, Kind] = {
 
 @attrs.frozen
 class Spoiling:
-    """What one side gets instead of the truth."""
+    """Changes that one side gets instead of the truth."""
 
     ask: Callable[[Ask], Ask] = lambda ask: ask
     logits: Callable[[Logits], Logits] = lambda logits: logits
@@ -126,7 +126,7 @@ def _draw_ask(chance: Random, vocab_size: int) -> Ask:
 
 
 def check(asks: Sequence[Ask], spoiling: Spoiling) -> Counter[str]:
-    """All samplers on the same rows, step by step; see the module's invariant."""
+    """Run all samplers on the same rows, step by step; see the module's invariant."""
     reached: Counter[str] = Counter()
     if not asks:
         return reached
@@ -150,7 +150,7 @@ def check(asks: Sequence[Ask], spoiling: Spoiling) -> Counter[str]:
 
 @attrs.define(eq=False)
 class Batch:
-    """Some rows in one runner. A row that fails is finished by the next step."""
+    """Rows in one runner. A row that fails is finished by the next step."""
 
     runner: GivenRunner
     asks: Sequence[Ask]
@@ -218,7 +218,7 @@ def _parts(result: StepResult) -> list[object]:
 
 
 def _by_row(result: StepResult, number_of: Callable[[int], int]) -> StepResult:
-    """With rows numbered anew, and everything in their order."""
+    """Number rows afresh, and put everything in their order."""
     pairs = zip(result.rows, result.token_ids, strict=True)
     tokens = sorted((number_of(row), token) for row, token in pairs)
     logprobs = [attrs.evolve(item, row=number_of(item.row)) for item in result.logprobs]

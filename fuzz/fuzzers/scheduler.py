@@ -56,7 +56,7 @@ TOKEN_S = 0.1
 
 @attrs.define(eq=False)
 class _World:
-    """One engine core, its worker, and what each frontend wants of it."""
+    """Engine core with its worker, and what each frontend wants of it."""
 
     core: EngineCore
     worker: CheckingWorker
@@ -322,7 +322,7 @@ class _World:
             self.reached[f"ended: {output.finish_reason}"] += 1
 
     def end(self) -> None:
-        """With credit for all of them all end; then nothing is held."""
+        """End all, with credit for all; then nothing is held."""
         self.failing.clear()
         for wanted in self.wanted.values():
             if wanted.is_live:
@@ -343,7 +343,7 @@ class _World:
 
 
 def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
-    """All events, then the end of all requests."""
+    """Run all events, then the end of all requests."""
     sizes = events[0] if events and isinstance(events[0], Sizes) else Sizes()
     given = attrs.asdict(sizes)
     kv_blocks = given.pop("kv_blocks")

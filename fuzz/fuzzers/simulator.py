@@ -106,7 +106,7 @@ class Campaign:
         return f"{self.seeds} seeds, {crashes} crashes, {pace:.0f} a second and core"
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         return [
             str(self),
             *(f"  {count:9} {name}" for name, count in sorted(self.reached.items())),

@@ -21,8 +21,8 @@ from .frames import read_close_code
 
 # Allocators and caches fill in the first part of a run; what grows afterwards is a leak.
 WARM_SHARE = 0.3
-# What may still come after: pages that an allocator touches late. A leak of 100 bytes for each of
-# 100 000 connections is 10 MiB.
+# Growth that may still come after: pages that an allocator touches late. A leak of 100 bytes for
+# each of 100 000 connections is 10 MiB.
 GROWTH_MIB_MAX = 4.0
 
 
@@ -36,7 +36,7 @@ class ServerUnknown(Exception):
 
 @attrs.frozen
 class Sample:
-    """All processes at one moment; `done` is how much of the work was done by then."""
+    """Sample of all processes; `done` is how much of the work was done by then."""
 
     done: int
     costs: dict[str, Cost]
@@ -51,7 +51,7 @@ class ProcessWatch:
 
     @classmethod
     def of_url(cls, url: str) -> "ProcessWatch":
-        """Of the server with this URL. Raises `ServerUnknown`."""
+        """Watch the server with this URL. Raises `ServerUnknown`."""
         pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
         if not pids:
             raise ServerUnknown(f"no running server of yours on this machine has the URL {url}")
@@ -73,7 +73,7 @@ class ProcessWatch:
                 raise ServerHurt(f"{name} grew by {growth:.1f} MiB when it was warm")
 
     def growth_mib(self, name: str) -> float:
-        """Of the line through the warm samples, from their first to their last."""
+        """Growth of the line through the warm samples, from their first to their last."""
         warm_from = self.samples[-1].done * WARM_SHARE
         points = [
             (float(sample.done), sample.costs[name].resident_mib)
@@ -112,12 +112,12 @@ def slope(points: list[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
 
 
-# For one connection; a busy machine serves late, a stuck server never.
+# Time for one connection; a busy machine serves late, a stuck server never.
 DEADLINE_S = 60.0
 SAMPLES = 60
 # Frames of one connection at most; it ends at its first violation, which is its last frame.
 FRAMES_MAX = 1500
-# Of the handshakes: how many wait for the answer and are reset within frames.
+# Share of the handshakes that wait for the answer and are reset within frames.
 ANSWERED_SHARE = 0.3
 
 
@@ -127,7 +127,7 @@ Press = Callable[["Storm", Random], Awaitable[int]]
 
 @attrs.define(eq=False)
 class Storm:
-    """One run. `done` counts what the server has provably taken, up to `count`."""
+    """Storm of connections. `done` counts what the server has provably taken, up to `count`."""
 
     url: str
     count: int
@@ -139,7 +139,7 @@ class Storm:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the server listens."""
+        """Address on which the server listens."""
         parts = urlsplit(self.url)
         return parts.hostname or "127.0.0.1", parts.port or 80
 
@@ -178,7 +178,7 @@ class Storm:
 
 
 async def press_handshake(storm: Storm, chance: Random) -> int:
-    """One connection that is reset at a random byte: of its head, or of frames after the answer."""
+    """Reset a connection at a random byte: of its head, or of frames after the answer."""
     with trio.move_on_after(DEADLINE_S) as scope:
         stream = await trio.open_tcp_stream(*storm.address)
         try:
@@ -204,7 +204,7 @@ async def press_handshake(storm: Storm, chance: Random) -> int:
 
 
 async def press_frames(storm: Storm, chance: Random) -> int:
-    """One socket with many good frames, then one that is not; counts those surely taken.
+    """Send many good frames on a socket, then one that is not; counts those surely taken.
 
     The server has taken all frames up to its close frame or to the end of what we sent. Those of
     connections that are reset are sent all the same, and not counted.

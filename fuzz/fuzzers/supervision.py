@@ -156,7 +156,7 @@ def _check_delay(
 
 
 def _make(policy_type: type[SupervisionPolicy], **changes: float) -> MakePolicy:
-    # One restart more than the default reaches the longest delay within a period.
+    # A restart more than the default reaches the longest delay within a period.
     settings = {"restart_limit": 6, "backoff_max_s": 1.0, **changes}
     return lambda: policy_type(Random(0), **settings)  # type: ignore[arg-type]
 

@@ -61,7 +61,7 @@ FUZZER = Fuzzer[Event, Bug](
 
 
 def _one_death(*talks: Event) -> Callable[[Random, int], list[Event]]:
-    """Of the only life that dies while these clients talk, at any of its effects."""
+    """Draw the only life that dies while these clients talk, at any of its effects."""
     return lambda chance, _: [*talks, Death(effects=chance.randrange(150))]
 
 
@@ -82,7 +82,7 @@ _PIECES = Talk(name="client-0", kind=Kind.PIECES, seed=1, tokens=1)
 _LATER = Talk(name="client-1", kind=Kind.PIECES, seed=2, tokens=1, at_s=1.0, piece_bytes=50)
 _FATAL = Talk(name="fatal", kind=Kind.FATAL, seed=1, tokens=1)
 _STREAM = Talk(name="client-0", kind=Kind.RESPONSES, seed=1, tokens=70)
-# Its first request takes seven seconds.
+# The first request takes seven seconds.
 _SLOW = attrs.evolve(_PIECES, piece_bytes=50, pause_s=0.8)
 _ONE_SLOT = Surroundings(slots=1)
 HUNT = Hunt(

@@ -48,7 +48,7 @@ ESCAPES = (
     "{% import '/etc/passwd' as p %}{{ p }}",
     "{% extends '../x' %}",
 )
-# What would take for ever, or all memory, if it was not bounded; each is refused.
+# Templates that would take for ever, or all memory, if they were not bounded; each is refused.
 COSTLY = (
     "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}",
     "{% macro m(n) %}{% if n %}{{ m(n-1) }}BODY{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(30) }}",
@@ -77,7 +77,7 @@ _EXPRESSIONS = (
 
 @attrs.frozen
 class Chat:
-    """One template and what it is given."""
+    """Template, with what it is given."""
 
     template: str
     messages: Any

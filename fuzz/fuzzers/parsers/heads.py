@@ -28,10 +28,10 @@ from ..connections import GOOD
 HEAD_BYTES_MAX = HttpLimits().head_bytes_max
 # Far above what is drawn, so that only a length that was declared is over it.
 BODY_BYTES_MAX = 2**20
-# Of what is a request's own fault, and no fault of ours.
+# Statuses of a request's own fault.
 STATUSES = frozenset({400, 413, 431, 501, 505})
 CHECK_STATUSES = frozenset({400, 403, 405, 415, 426})
-# So many of the parts below are good ones, the first; of the others one is chosen so often.
+# Count of the good parts, the first below, and the share of draws among all.
 GOOD_PARTS, ODD_SHARE = 3, 0.12
 METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"DELETE", b"get", b"PRI", b"CONNECT",
            b"M-SEARCH", b"SOURCE", b"!GET", b"", b"\0", b"GET\t", b"\x16\x03\x01",
@@ -79,7 +79,7 @@ CHUNK_ENDS = (b"0\r\n\r\n", b"00000\r\n\r\n", b"0\r\nHost: b\r\n\r\n", b"0\r\n\r
 
 @attrs.frozen
 class Bytes:
-    """What a client sends, in pieces; the whole is what counts."""
+    """Bytes that a client sends, in pieces; the whole is what counts."""
 
     pieces: tuple[bytes, ...]
 
@@ -92,7 +92,7 @@ class HeadReader:
 
 
 def draw(chance: Random, count: int) -> list[Bytes]:
-    """One to three requests a time: good ones, spoiled ones, and lines put together at random."""
+    """Draw one to three requests a time: good or spoiled ones, and lines at random."""
     return [_draw_bytes(chance) for _ in range(count)]
 
 
@@ -124,7 +124,7 @@ def _draw_request(chance: Random) -> bytes:
 
 
 def _choose(chance: Random, parts: Sequence[bytes]) -> bytes:
-    """One of the first, which are good ones, or any: where all may be odd, all are refused."""
+    """Choose among the first, good parts, or among all: where all may be odd, all are refused."""
     return chance.choice(parts if chance.random() < ODD_SHARE else parts[:GOOD_PARTS])
 
 
@@ -171,7 +171,7 @@ def _read(pieces: Sequence[bytes], reader: HeadReader) -> tuple[_Found, str | in
 
 @attrs.define(eq=False)
 class _Connection:
-    """What was read of one connection; `head` is of a request whose body is not whole."""
+    """Connection with what was read of it; `head` is of a request whose body is not whole."""
 
     reader: HeadReader
     buffer: bytearray = attrs.field(factory=bytearray)

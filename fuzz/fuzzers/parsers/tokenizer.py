@@ -28,7 +28,7 @@ from ...drawing import mutate_json
 from ...fuzzer import Fuzzer
 from ..templates import MESSAGES
 
-# Of this process's time: so much whatever the size, and for each character or id.
+# This process's time, whatever the size, and for each character or id.
 SECONDS, SECONDS_EACH = 0.2, 50e-6
 # Special tokens and what looks like them, spellings of bytes, what patterns look at.
 PIECES = (
@@ -46,7 +46,7 @@ PIECES = (
     "e\u0301",
     "!", "\u2026", "\u2014", "#" * 9, "```", "://", "{\"a\":1}", "\\u0041", "%s", "{{ 1 }}",
 )  # fmt: skip
-# What no UTF-8 says; a caller in Python can send it, HTTP cannot.
+# Text that UTF-8 cannot say; a caller in Python can send it, HTTP cannot.
 SURROGATES = ("\ud800", "\udfff", "\ud83d", "\udc00\ud800")
 RUN_SHARE, SURROGATE_SHARE = 0.02, 0.03
 RUNS = (9, 100, 1000, 5000)
@@ -88,7 +88,7 @@ Event = Text | Ids | Chat
 
 @attrs.frozen
 class TokenizerHost:
-    """What is asked of a tokenizer."""
+    """Calls of a tokenizer."""
 
     encode: Callable[[Tokenizer, str], list[int]]
     decode: Callable[[Tokenizer, list[int]], str]
@@ -96,7 +96,7 @@ class TokenizerHost:
 
 @cache
 def load(name: str) -> Tokenizer:
-    """One of `NAMES`."""
+    """Load one of `NAMES`."""
     specification = json.loads((BUNDLED / "tokenizer.json").read_text())
     if name == PIECEWISE:
         specification |= _sentencepiece()

@@ -47,14 +47,14 @@ PAYLOADS = (
 )  # fmt: skip
 # More than the rest of any head: a length of eight bytes and a mask.
 _HEAD_REST = bytes(12)
-# Of limits of ours, which wsproto does not know.
+# Codes of our own limits, which wsproto does not know.
 _OURS = frozenset({POLICY_VIOLATION, MESSAGE_TOO_BIG})
 NO_TIME = 0.0
 
 
 @attrs.frozen
 class Frames:
-    """What a client sends, in pieces; `code` is what it must be closed with, if that is known."""
+    """Frames that a client sends, in pieces; `code` is what it must be closed with, if known."""
 
     pieces: tuple[bytes, ...]
     code: int | None
@@ -139,7 +139,7 @@ def verdict(pieces: Sequence[bytes], guard: FrameGuard, now: float = NO_TIME) ->
 
 
 def _wsproto_code(data: bytes, reached: Counter[str]) -> int | None:
-    """With what code wsproto refuses; None if it reads all."""
+    """Code with which wsproto refuses; None if it reads all."""
     protocol = FrameProtocol(client=False, extensions=[])
     protocol.receive_bytes(data)
     try:
