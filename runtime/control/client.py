@@ -1,6 +1,6 @@
 """Client of a running server's control socket: one question and its answer, or news until it ends.
 
-One JSON object a line each way; news are lines behind a mark. `processes.control_server` is the
+One JSON object a line each way; news are lines behind a mark. `fleet.control_server` is the
 other end.
 """
 
