@@ -6,7 +6,7 @@ descriptors over the control socket, engines' addresses by membership.
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 
@@ -24,6 +24,8 @@ from ..nurseries.processes.progress_page import open_slot, passes_shown
 from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess
 from ..nurseries.tasks.background import start_background_task_soon, waiting_for
+from ..nurseries.tasks.changes import Changes
+from ..nurseries.tasks.parking import Doorbell
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..runtime.forms.form_client import FormClient
@@ -51,13 +53,15 @@ from ..transports.control.channel import ControlChannel
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
 from ..transports.control.passed_fds import close_fds
 from .frontend_home import FrontendHome, open_frontend_home
-from .load_reports import LOAD_PERIOD_S, LoadReports
 from .root_calls import RootCalls
 from .serving.server import serve_connections
 from .settings import settings_of_text
 from .streams.foreign import ForeignStreams
 from .throughput import ThroughputLog
 from .viewers import Viewers
+
+# The root balances by these reports; between two of them it counts what it passed itself.
+LOAD_PERIOD_S = 0.02
 
 
 async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> None:
@@ -103,6 +107,54 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
                     has_slots=home.application.slots is not None,
                 )
                 await FrontendProcess(init, control, home, forms).run(handshake, where)
+
+
+@attrs.define(eq=False)
+class LoadReports:
+    """Reports to the root how busy this frontend is: on change and never otherwise.
+
+    `look` takes the counts of this moment, `send` takes a report to the root. A burst of changes is
+    one report, so an idle frontend sleeps.
+    """
+
+    look: Callable[[], FrontendLoad]
+    send: Callable[[FrontendLoad], Awaitable[None]]
+    period_s: float = LOAD_PERIOD_S
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed. Cheap, and harmless when none has."""
+        self._changed.ring()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
+
+        The first report is sent at once, then at most one in `period_s`.
+        """
+        task_status.started()
+        sent: FrontendLoad | None = None
+        while True:
+            load = self.look()
+            if load.ended or load.passed or load != sent:
+                await self.send(load)
+                sent = load
+                await trio.sleep(self.period_s)
+            with waiting_for("changes of the load"):
+                await self._changed.wait()
+
+    async def watch(
+        self,
+        changes: Changes,
+        what: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task: report whenever there are `changes`, and at once."""
+        task_status.started()
+        while True:
+            self.changed()
+            with waiting_for(f"changes of {what}"):
+                await changes.wait()
 
 
 @attrs.define(eq=False)

@@ -48,7 +48,7 @@ ROOMS = {
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
         "span_export", "schema", "unknown_fields", "http", "openai", "anthropic", "root_calls",
         "streams", "responses", "completions", "viewers", "commands", "application", "routes",
-        "websocket", "serving", "frontend_home", "load_reports", "frontend_process",
+        "websocket", "serving", "frontend_home", "frontend_process",
     ],
     "fuzz": [
         "drawing", "fuzzer", "contained", "observers", "other_process", "doubles", "chaos",

@@ -22,7 +22,7 @@ from ..schema.fields import JsonObject
 from ..streams.served_stream import Admit, Owner, ServedStream
 from ..streams.stream_reader import StreamReader
 from .cursor import CompletionCursor
-from .order import CompletionOrder, Opened, Streams
+from .order import CompletionOrder, Opened
 from .record import ChoiceRecord, CompletionRecord
 
 # How many tokens of each choice another frontend gets at once.
@@ -36,12 +36,11 @@ class CompletionReader(StreamReader[CompletionCursor, bytes]):
 
 @attrs.define(eq=False)
 class ServedCompletion(ServedStream[CompletionReader]):
-    """A completion, of one choice or more for each prompt; `streams` opens their generation."""
+    """A completion, of one choice or more for each prompt."""
 
     noun: ClassVar[str] = "completion"
 
     order: CompletionOrder
-    streams: Streams
     record: CompletionRecord = attrs.field(factory=lambda: CompletionRecord([]), init=False)
     # Its client has had all of it.
     is_over: bool = attrs.field(default=False, init=False)
@@ -97,7 +96,9 @@ class ServedCompletion(ServedStream[CompletionReader]):
     async def _generate(self, admit: Admit) -> None:
         """Holds the streams open until the end; readers pull from them."""
         async with AsyncExitStack() as stack:
-            opened = await self.streams.open(stack)
+            order, adoption = self.order, self.adoption
+            reopening = order.open(stack) if adoption is None else order.reopen(stack, adoption)
+            opened = await reopening
             admit()
             if opened is None:
                 self._end(frontends_died("completion", "completion_lost"))
@@ -125,8 +126,8 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     def generated(self) -> Generated:
         """The result so far, for the access log."""
-        name, admitted_at = self.order.completion_id, self.streams.admitted_at
-        return Generated.of(name, self.record.why, self.facts, admitted_at)
+        name = self.order.completion_id
+        return Generated.of(name, self.record.why, self.facts, self.admitted_at)
 
     def _finish(self) -> None:
         self._facts = self.facts

@@ -3,16 +3,13 @@
 One stream of the runtime for each prompt; their requests are named after the completion.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol
 
 import attrs
 import msgspec
 
 from ...engine.sampling_params import SamplingParams
-from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.answer_format import AnswerFormat
@@ -32,7 +29,7 @@ from ..openai.completion_requests import (
 from ..openai.completions import CompletionsAnswer, usage_of
 from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..schema.fields import JsonObject
-from ..streams.adoption import KeptRequest
+from ..streams.adoption import Adoption, KeptRequest
 from ..streams.behind_reasoning import with_form_behind
 from .record import ChoiceRecord
 
@@ -59,17 +56,6 @@ def request_again(
 Opened = list[tuple[GenerationStream | None, AnsweredPrompt]]
 
 
-class Streams(Protocol):
-    """Opens the streams of an order."""
-
-    async def open(self, stack: AsyncExitStack) -> Opened | None:
-        """One for each prompt, until the stack is left. None: they are lost."""
-
-    @property
-    def admitted_at(self) -> float:
-        """When, by trio's clock, if that was in another life; infinite otherwise."""
-
-
 @attrs.define(eq=False, kw_only=True)
 class CompletionOrder:
     """One client's request, whose body came as `values`; `created` is Unix seconds."""
@@ -86,11 +72,6 @@ class CompletionOrder:
     is_keyed: bool = False
     # Its streams are written down for a successor of this frontend.
     is_noted: bool = False
-
-    @property
-    def admitted_at(self) -> float:
-        """See `Streams`."""
-        return math.inf
 
     @property
     def is_kept(self) -> bool:
@@ -222,6 +203,22 @@ class CompletionOrder:
             opened.append((stream, AnsweredPrompt(ids, await self.echoed(place))))
         return opened
 
+    async def reopen(self, stack: AsyncExitStack, adoption: Adoption) -> Opened | None:
+        """All of them go on until the stack is left. None: two lives have died of one of them."""
+        parts = adoption.parts
+        if any(part.generation is None for part in parts):
+            for part in parts:
+                part.close()
+            return None
+        opened = Opened()
+        for place, part in enumerate(parts):
+            stream = await stack.enter_async_context(part.open())
+            stream.deadline = adoption.admitted_at + self.request.options.runtime.deadline_s
+            opened.append(
+                (stream, AnsweredPrompt(stream.prompt_token_ids, await self.echoed(place)))
+            )
+        return opened
+
     def _generate(
         self, prompt: Prompt, sampling: SamplingParams, name: str, place: int
     ) -> AbstractAsyncContextManager[GenerationStream]:
@@ -286,32 +283,3 @@ class CompletionOrder:
         """Of all prompts; a token that is thrown away is none."""
         usage = streams[0].usage if len(streams) == 1 else usage_of([s.usage for s in streams])
         return usage if self.keeps_output else attrs.evolve(usage, output_tokens=0)
-
-
-@attrs.frozen
-class AdoptedOrder:
-    """The streams of an order that a frontend before this one has asked for."""
-
-    order: CompletionOrder
-    streams: Sequence[AdoptedStream]
-    # It must have ended at this time (trio's clock).
-    deadline: float = math.inf
-
-    @property
-    def admitted_at(self) -> float:
-        """See `Streams`."""
-        return self.streams[0].admitted_at
-
-    async def open(self, stack: AsyncExitStack) -> Opened | None:
-        """They go on until the stack is left. None: two lives have died of one of them."""
-        if any(adopted.generation is None for adopted in self.streams):
-            for adopted in self.streams:
-                adopted.close()
-            return None
-        opened = Opened()
-        for place, adopted in enumerate(self.streams):
-            stream = await stack.enter_async_context(adopted.open())
-            stream.deadline = self.deadline
-            echoed = await self.order.echoed(place)
-            opened.append((stream, AnsweredPrompt(stream.prompt_token_ids, echoed)))
-        return opened

@@ -4,7 +4,6 @@ They run above all connections; a connection holds a reader, or waits for the wh
 known until its client has had all of it or stayed away too long; with a key as ended responses are.
 """
 
-import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -12,39 +11,35 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import msgspec
 import trio
 
 from ...nurseries.tasks.background import waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
-from ...runtime.journal.records import JournalUnreadable
 from ...runtime.messages import ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
-from ..errors import ApiError, completion_not_found, frontends_died
+from ..errors import completion_not_found, frontends_died
 from ..openai.completion_requests import ChatRequest, CompletionsRequest
 from ..openai.response_id import IdSource
 from ..openai.responses_request import json_bytes
 from ..openai.tool_use import IgnoredTools
-from ..responses.store import ResponseStore
 from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
-from ..streams.adoption import is_long, kept_request
+from ..streams.adoption import Adoption, is_long, kept_request, rebuilding
+from ..streams.books import StreamBooks
 from ..streams.claims import Standing
 from ..streams.executions import (
     COME_AGAIN,
     FORGOTTEN,
     INTERRUPTED,
-    UNREADABLE,
     Execution,
     ExecutionCall,
 )
 from ..streams.foreign import ForeignReader, ForeignStreams, StreamBatch
 from ..streams.retention import Retention
 from .completion import CompletionReader, ServedCompletion
-from .order import AdoptedOrder, CompletionOrder, request_again
+from .order import CompletionOrder, request_again
 
-logger = logging.getLogger(__name__)
 Reader = CompletionReader | ForeignReader[bytes]
 # Writes down the id under which something is executed: a drawn one, or that of a life before.
 Claim = Callable[[Callable[[], str]], str]
@@ -71,7 +66,7 @@ class CompletionService:
     check_accepting: Callable[[], None]
     start: Callable[[Callable[..., Awaitable[None]], str], Awaitable[None]]
     # Where executions of requests with keys are known, and the journal that a successor finds.
-    store: ResponseStore
+    books: StreamBooks
     answer_format: AnswerFormat = TEXT_ALONE
     _ignored_tools: IgnoredTools = attrs.field(factory=IgnoredTools, init=False)
     # Those that run, or are held; and those that may be asked for again.
@@ -117,7 +112,7 @@ class CompletionService:
             is_keyed=is_keyed,
         )
         is_wanted = is_streamed or is_keyed or is_long(request.sampling, order.choice_count)
-        order.is_noted = is_wanted and self.store.journal is not None
+        order.is_noted = is_wanted and self.books.journal is not None
         return order
 
     @asynccontextmanager
@@ -173,7 +168,7 @@ class CompletionService:
 
     def _make(self, order: CompletionOrder, keep_s: float = 0.0) -> ServedCompletion:
         self.check_accepting()
-        return _kept_for(keep_s, ServedCompletion(order, order))
+        return _kept_for(keep_s, ServedCompletion(order))
 
     async def _start(self, completion: ServedCompletion) -> None:
         """Returns when it was admitted; raises `ApiError` if it was not."""
@@ -186,7 +181,7 @@ class CompletionService:
         """It was admitted."""
         self._live[completion.order.completion_id] = completion
         if completion.order.is_keyed:
-            self.store.executions.handle_admitted(completion.order.completion_id)
+            self.books.executions.handle_admitted(completion.order.completion_id)
 
     def end(self, completion: ServedCompletion) -> None:
         """A completion has ended: it stays where it is until its readers have left."""
@@ -204,7 +199,7 @@ class CompletionService:
             self._kept.drop(completion_id)
             self._forget(completion)
             if is_keyed:
-                self.store.bury(completion_id, Standing.LOST, INTERRUPTED)
+                self.books.bury(completion_id, Standing.LOST, INTERRUPTED)
         elif not (is_keyed and completion_id in self._kept):
             now, until_s = trio.current_time(), completion.scope.deadline
             if is_keyed:
@@ -215,17 +210,17 @@ class CompletionService:
             error = completion.record.error
             if error is not None and error.status == COME_AGAIN:
                 self._forget(completion)  # no answer: the next life is not to look for one
-        self.store.on_ended()
+        self.books.on_ended()
 
     def _handle_forgotten(
         self, completion_id: str, completion: ServedCompletion, is_over: bool
     ) -> None:
         if completion.order.is_keyed and not is_over:
-            self.store.bury(completion_id, Standing.GONE, FORGOTTEN)
+            self.books.bury(completion_id, Standing.GONE, FORGOTTEN)
         self._forget(completion)
 
     def _forget(self, completion: ServedCompletion) -> None:
-        journal = self.store.journal
+        journal = self.books.journal
         if journal is not None and completion.order.is_noted:
             journal.forget(*completion.order.names)
 
@@ -248,7 +243,7 @@ class CompletionService:
     async def look_up(self, completion_id: str, principal: str, asked: ExecutionCall) -> Execution:
         """How one with a key stands; see `Executions.look_up`."""
         find = partial(self._get, completion_id, principal)
-        return await self.store.executions.look_up(completion_id, asked, find)
+        return await self.books.executions.look_up(completion_id, asked, find)
 
     # ---- reading again
 
@@ -293,7 +288,7 @@ class CompletionService:
 
     def _is_lost(self, completion: ServedCompletion, position: str | None) -> bool:
         """Whether what was seen up to here may have to be computed again."""
-        return position is not None and self.store.may_lack_events(*completion.order.names)
+        return position is not None and self.books.may_lack_events(*completion.order.names)
 
     async def read_batch(
         self, completion_id: str, principal: str, position: str | None
@@ -314,18 +309,10 @@ class CompletionService:
         for adopted in streams:
             parts.setdefault(adopted.name.partition("-")[0], []).append(adopted)
         for completion_id, found in parts.items():
-            found[0].note_rebuilding()
-            try:
+            with rebuilding(completion_id, found, self.books):
                 completion = self._rebuild(completion_id, found)
                 completion.await_readers()
                 await self._start(completion)
-            except (ApiError, JournalUnreadable, msgspec.MsgspecError) as failure:
-                logger.error("completion %s cannot be read again: %s", completion_id, failure)
-                self.store.bury(completion_id, Standing.LOST, UNREADABLE)
-                for adopted in found:
-                    adopted.forget()
-            else:
-                found[0].note_rebuilt()
 
     def _rebuild(self, completion_id: str, parts: list[AdoptedStream]) -> ServedCompletion:
         """Raises `JournalUnreadable`, and what reading its request does, as `ApiError` or
@@ -350,10 +337,10 @@ class CompletionService:
         if [part.name for part in parts] != order.names:
             # It was cut within its admission, of which its client does not know.
             raise frontends_died("completion", "completion_lost")
-        deadline = parts[0].admitted_at + request.options.runtime.deadline_s
-        keep_s = max(request.options.keep_s, self.store.adopted_keep_s)
-        streams = AdoptedOrder(order, parts, deadline)
-        return _kept_for(keep_s, ServedCompletion(order, streams))
+        keep_s = max(request.options.keep_s, self.books.adopted_keep_s)
+        completion = _kept_for(keep_s, ServedCompletion(order))
+        completion.adoption = Adoption.of(*parts)
+        return completion
 
 
 def _kept_for(keep_s: float, completion: ServedCompletion) -> ServedCompletion:

@@ -18,7 +18,7 @@ from ..errors import frontends_died
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import Ending, ResponseEvents, Status
 from ..openai.responses_request import read_response_request
-from ..streams.adoption import KeptRequest, is_long
+from ..streams.adoption import Adoption, KeptRequest, is_long
 from .history import Conversation, continued
 from .record import ResponseRecord
 from .response import Response
@@ -118,16 +118,17 @@ def first_tokens(output: GenerationOutput, count: int) -> GenerationOutput:
 def rebuild(
     adopted: AdoptedStream, generator: Generator, *, answer_format: AnswerFormat
 ) -> Response:
-    """The response, without its output yet.
+    """The response, with its output and its end if it has ended.
 
-    Raises what reading its request does, as `ApiError` or `msgspec.DecodeError`.
+    Raises `JournalUnreadable`, and what reading its request does, as `ApiError` or
+    `msgspec.DecodeError`.
     """
-    admission = adopted.admission
+    admission, adoption = adopted.admission, Adoption.of(adopted)
     kept, first = kept_request(admission), admission.requests[0]
     request = read_response_request(
         kept.values,
         model=generator.model_name,
-        now=adopted.admitted_at,
+        now=adoption.admitted_at,
         answer_format=answer_format,
     )
     request.values = {}
@@ -145,37 +146,28 @@ def rebuild(
         continued(kept.before, request),
         session=kept.session,
         is_keyed=kept.is_keyed,
-        adopted=adopted,
-        admitted_at=adopted.admitted_at,
     )
-    if adopted.generation is not None and adopted.said is None:
-        response.note_prompt(generator, adopted.generation)
+    response.adoption, generation = adoption, adopted.generation
+    if generation is None:  # two lives have died of it
+        error = frontends_died("response", LOST_CODE)
+        response.adoption = attrs.evolve(adoption, parts=())
+        response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=error))
+    elif adopted.said is None:
+        response.note_prompt(generator, generation)
+    else:
+        _rebuild_end(response, generation, kept_ending(adopted.said))
+        adopted.close()
     return response
 
 
-def rebuild_end(response: Response) -> None:
-    """Give it its output and its end, if it has ended.
-
-    One that two lives have died of ends by that.
-    """
-    adopted = response.adopted
-    assert adopted is not None
-    generation = adopted.generation
-    if generation is None:
-        error = frontends_died("response", LOST_CODE)
-        response.end(Ending(status=Status.FAILED, usage=Usage(0, 0), error=error))
-    elif adopted.said is not None:
-        kept = kept_ending(adopted.said)
-        if kept.is_opened:
-            response.open_reasoning()
-        if response.request.generate:
-            _read(generation, response.record, kept)
-            response.record.inexact_from = generation.choices[0].inexact_from
-        adopted.close()
-        response.ended_ns = kept.ended_ns
-        response.end(kept.ending)
-    if response.has_ended:
-        response.adopted = None  # all of it is in the record
+def _rebuild_end(response: Response, generation: GenerationStream, kept: KeptEnding) -> None:
+    if kept.is_opened:
+        response.open_reasoning()
+    if response.request.generate:
+        _read(generation, response.record, kept)
+        response.record.inexact_from = generation.choices[0].inexact_from
+    response.adoption = Adoption(response.admitted_at, ended_ns=kept.ended_ns)
+    response.end(kept.ending)
 
 
 def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding) -> None:

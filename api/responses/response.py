@@ -3,7 +3,6 @@
 Its record numbers each event by the tokens alone; `streams.served_stream` has its life.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -14,7 +13,6 @@ import attrs
 import trio
 
 from ...engine.messages import FinishReason
-from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import GenerationFacts, GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
@@ -71,11 +69,6 @@ class Response(ServedStream[ResponseReader]):
     prompt: Prompt | None = None
     # What it continues, until its admission was noted.
     before: Conversation | None = None
-    # What goes on, until its end, where a life of this frontend before has begun it; and when.
-    adopted: AdoptedStream | None = None
-    admitted_at: float = math.inf
-    # When it ended, by CLOCK_MONOTONIC, if that was in a life of this frontend before.
-    ended_ns: int | None = None
 
     # What it is pulled from, while it generates; afterwards what came of it.
     _stream: GenerationStream | None = attrs.field(default=None, init=False)
@@ -153,8 +146,10 @@ class Response(ServedStream[ResponseReader]):
 
     async def _generate(self, generator: Generator, store: Store, admit: Admit) -> None:
         """Holds the stream open until the end; readers pull from it."""
-        adopted = self.adopted
-        opening = await self._open(generator, store) if adopted is None else adopted.open()
+        if self.adoption is None:
+            opening = await self._open(generator, store)
+        else:
+            opening = self.adoption.parts[0].open()
         async with opening as stream:
             self._stream = stream
             try:

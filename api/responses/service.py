@@ -4,7 +4,6 @@ A response that is started here runs in this service's nursery until it ends, is
 lost its readers; what a connection holds is a reader.
 """
 
-import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -20,7 +19,6 @@ from ...engine.errors import EngineError
 from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.frontend.generation import Generator
-from ...runtime.journal.records import JournalUnreadable
 from ...runtime.messages import ForeignCall, ForeignVerb
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
@@ -32,17 +30,17 @@ from ..openai.responses_request import AUTO, ResponseRequest, ResumeRequest, rea
 from ..openai.tool_use import IgnoredTools
 from ..schema.fields import JsonObject, out_of_range
 from ..settings import ServeSettings
-from ..streams.claims import ClaimCall, Standing
-from ..streams.executions import UNREADABLE, ExecutionCall
+from ..streams.adoption import rebuilding
+from ..streams.claims import ClaimCall
+from ..streams.executions import ExecutionCall
 from ..streams.foreign import ForeignReader, ForeignStreams, StreamBatch
-from .adoption import kept_ending, rebuild, rebuild_end
+from .adoption import kept_ending, rebuild
 from .history import Conversation, continued, prompt_of
 from .inputs import fitting, with_items
 from .record import ResponseRecord
 from .response import Response, ResponseReader, Wake
 from .store import ResponseStore
 
-logger = logging.getLogger(__name__)
 Reader = ResponseReader | ForeignReader[list[Event]]
 Answer = TypeVar("Answer")
 
@@ -160,30 +158,14 @@ class ResponseService:
 
     def _keep_unread(self, adopted: AdoptedStream, said: bytes) -> None:
         """It is read again when it is asked for: there may be thousands."""
-        try:
-            kept = kept_ending(said)
-        except msgspec.MsgspecError as failure:
-            self._give_up(adopted, failure)
-            return
-        read = partial(self._read_again, adopted)
-        self.store.keep_unread(adopted.name, kept, adopted.size_bytes, read)
+        with rebuilding(adopted.name, [adopted], self.store):
+            kept, read = kept_ending(said), partial(self._read_again, adopted)
+            self.store.keep_unread(adopted.name, kept, adopted.size_bytes, read)
 
     def _read_again(self, adopted: AdoptedStream) -> Response | None:
         """The response, with its output if it has ended; None if it cannot be read again."""
-        adopted.note_rebuilding()
-        try:
-            response = rebuild(adopted, self.generator, answer_format=self.answer_format)
-            rebuild_end(response)
-        except (ApiError, JournalUnreadable, msgspec.MsgspecError) as failure:
-            self._give_up(adopted, failure)
-            return None
-        adopted.note_rebuilt()
-        return response
-
-    def _give_up(self, adopted: AdoptedStream, failure: Exception) -> None:
-        logger.error("response %s cannot be read again: %s", adopted.name, failure)
-        self.store.bury(adopted.name, Standing.LOST, UNREADABLE)
-        adopted.forget()
+        with rebuilding(adopted.name, [adopted], self.store):  # given up, the block ends with None
+            return rebuild(adopted, self.generator, answer_format=self.answer_format)
 
     def _keep_s(self, request: ResponseRequest, *, is_keyed: bool) -> float:
         """How long it goes on without readers.
@@ -346,16 +328,6 @@ class ResponseService:
             return self.store.find(response_id, principal)
         except ApiError:
             return None
-
-    async def whole(self, response_id: str, principal: str) -> JsonObject:
-        """The object at its end, of a response that a frontend before this one has admitted.
-
-        Raises `ApiError`: there is none (for this principal), or the failure that it ended with.
-        """
-        response = self.store.find(response_id, principal)
-        with response.held():
-            await response.wait_ended()
-        return response.whole()
 
     @asynccontextmanager
     async def read(

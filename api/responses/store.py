@@ -6,7 +6,6 @@ caller (404, not 403). Running ones are bounded by the admission of requests; of
 oldest are forgotten, by number, by bytes and by age.
 """
 
-import math
 import time
 from collections.abc import Callable
 from typing import Self
@@ -14,12 +13,12 @@ from typing import Self
 import attrs
 import trio
 
-from ...runtime.journal.journal import AdmissionNote, Journal
+from ...runtime.journal.journal import AdmissionNote
 from ..errors import ApiError, response_not_found
 from ..schema.fields import JsonObject
-from ..settings import ServerLimits
-from ..streams.claims import Claims, Standing
-from ..streams.executions import DELETED, FORGOTTEN, Executions
+from ..streams.books import StreamBooks
+from ..streams.claims import Standing
+from ..streams.executions import DELETED, FORGOTTEN
 from ..streams.retention import Retention
 from .adoption import KeptEnding, is_resumable, note_of, said_of
 from .history import Conversation, with_output
@@ -27,10 +26,6 @@ from .response import Response
 
 # What an ended response costs beside its conversation; an estimate.
 RESPONSE_BYTES = 4096
-
-
-def ignore_end() -> None:
-    """A default that does nothing."""
 
 
 @attrs.frozen
@@ -67,23 +62,9 @@ class _Unread:
 
 
 @attrs.define(eq=False)
-class ResponseStore:
+class ResponseStore(StreamBooks):
     """All responses by id; ended ones within the limits of count, bytes and age."""
 
-    limits: ServerLimits
-    # Called when a response has ended.
-    on_ended: Callable[[], None] = ignore_end
-    # Where a successor of this frontend finds them, if there is one.
-    journal: Journal | None = None
-    # This life of this frontend.
-    epoch: int = 0
-    # How long one whose reader was cut off waits for it, and until when.
-    adopted_keep_s: float = 0.0
-    adopted_until_s: float = -math.inf
-
-    # Of idempotency keys whose home this frontend is; and of those that it executes, the rest.
-    claims: Claims = attrs.field(init=False)
-    executions: Executions = attrs.field(init=False)
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Ended ones that are not kept, but for those who have not had all of them.
     _awaited: set[str] = attrs.field(factory=set, init=False)
@@ -92,18 +73,11 @@ class ResponseStore:
     ended: Retention[_Ended | _Unread] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits, journal, now_ns = self.limits, self.journal, time.monotonic_ns()
-        self.claims = Claims(limits.keys_max, int(limits.key_age_s * 1e9), journal, now_ns)
-        is_whole = journal is not None and journal.is_whole
-        until_ns = now_ns + int(limits.ended_s * 1e9)
-        self.executions = Executions(limits.keys_max, self.epoch, journal, is_whole, until_ns)
+        super().__attrs_post_init__()
+        limits = self.limits
         self.ended = Retention(
             limits.ended_responses_max, limits.ended_bytes_max, self._handle_forgotten
         )
-
-    def may_lack_events(self, *names: str) -> bool:
-        """Whether readers may have seen more than was found of one of these, by the journal."""
-        return self.journal is not None and any(map(self.journal.may_lack, names))
 
     @property
     def active(self) -> int:
@@ -133,13 +107,15 @@ class ResponseStore:
     def end(self, response: Response) -> None:
         """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
         response_id = response.response_id
-        ended_ns = time.monotonic_ns() if response.ended_ns is None else response.ended_ns
+        adoption = response.adoption
+        known_ns = None if adoption is None else adoption.ended_ns
+        ended_ns = time.monotonic_ns() if known_ns is None else known_ns
         del self._running[response_id]
         keep_s = self._keep_s(
             response.request.store,
             response.session,
             is_keyed=response.is_keyed,
-            is_adopted=math.isfinite(response.admitted_at),
+            is_adopted=adoption is not None,
         )
         is_deleted = response_id in self._deleted
         is_kept = keep_s > 0 and not is_deleted
@@ -249,7 +225,7 @@ class ResponseStore:
             raise response_not_found(response_id)
         is_own = not ended.response.session or ended.response.session == session
         # By a reader that was cut off.
-        is_awaited = math.isfinite(ended.response.admitted_at)
+        is_awaited = ended.response.adoption is not None
         is_awaited = is_awaited and trio.current_time() < self.adopted_until_s
         if not (is_own or is_awaited):
             raise response_not_found(response_id)
@@ -283,11 +259,6 @@ class ResponseStore:
         else:
             self._deleted.add(response_id)
             response.cancel("deleted")
-
-    def bury(self, response_id: str, standing: Standing, reason: str) -> None:
-        """Its answer is not kept for its time: a request with its key is not executed again."""
-        until_ns = time.monotonic_ns() + int(self.limits.ended_s * 1e9)
-        self.executions.bury(response_id, standing, reason, until_ns)
 
     def check_invariants(self) -> None:
         """For property tests: sums and limits."""

@@ -1,14 +1,26 @@
-"""Requests in the journal: each as it came, so that the same reader of a successor reads it again.
+"""Adoption of streams: what the journal keeps of each request, and what a successor goes on with.
 
-Sans-IO: bytes out, and back. The runtime does not read them.
+A request is kept as it came, so that the same reader reads it again; the runtime does not read it.
+A stream that cannot be built again is given up, and a request with its key is not executed again.
 """
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
 import msgspec
 
 from ...engine.sampling_params import SamplingParams
-from ...runtime.journal.records import AdmissionRecord
+from ...runtime.frontend.adoption import AdoptedStream
+from ...runtime.journal.records import AdmissionRecord, JournalUnreadable
+from ..errors import ApiError
 from ..schema.fields import JsonObject
+from .books import StreamBooks
+from .claims import Standing
+from .executions import UNREADABLE
+
+logger = logging.getLogger(__name__)
 
 # A whole answer without a key that may have so many tokens is gone on with by a successor. To write
 # a request down takes 30 µs, 70 in a busy process: more than a short answer may cost, and that is
@@ -33,3 +45,39 @@ def kept_request(admission: AdmissionRecord) -> KeptRequest:
 def is_long(sampling: SamplingParams, choices: int = 1) -> bool:
     """Whether it may have so many tokens that a successor is to go on with it."""
     return sampling.max_tokens is None or choices * sampling.max_tokens >= LONG_TOKENS
+
+
+@attrs.frozen
+class Adoption:
+    """What a life of this frontend before has left of a stream, admitted then by trio's clock."""
+
+    admitted_at: float
+    # One for each prompt; none once all is in the stream's record.
+    parts: Sequence[AdoptedStream] = ()
+    # When it ended, by CLOCK_MONOTONIC, if that was in that life.
+    ended_ns: int | None = None
+
+    @classmethod
+    def of(cls, *parts: AdoptedStream) -> "Adoption":
+        """Of a stream with these. Raises `JournalUnreadable`."""
+        return cls(parts[0].admitted_at, parts)
+
+
+@contextmanager
+def rebuilding(
+    stream_id: str, parts: Sequence[AdoptedStream], books: StreamBooks
+) -> Iterator[None]:
+    """Build a stream again in this block. One that cannot be read is given up, and the block ends.
+
+    A death of this process meanwhile counts as one of this stream's.
+    """
+    parts[0].note_rebuilding()
+    try:
+        yield
+    except (ApiError, JournalUnreadable, msgspec.MsgspecError) as failure:
+        logger.error("%s cannot be read again: %s", stream_id, failure)
+        books.bury(stream_id, Standing.LOST, UNREADABLE)
+        for part in parts:
+            part.forget()
+    else:
+        parts[0].note_rebuilt()

@@ -27,6 +27,7 @@ import trio
 from ...engine.errors import EngineError
 from ..access_log import Generated
 from ..errors import ApiError, to_api_error, too_many_readers
+from .adoption import Adoption
 from .foreign import StreamBatch
 from .stream_reader import StreamReader
 
@@ -70,6 +71,8 @@ class ServedStream(Generic[Reader]):
     deadline_s: float = attrs.field(default=math.inf, init=False)
     # The stream goes on to its end without any reader.
     is_background: bool = attrs.field(default=False, init=False)
+    # What goes on, until its end, where a life of this frontend before has begun it.
+    adoption: Adoption | None = attrs.field(default=None, init=False)
     # Around the generation; its deadline is the request's, or the end of the time without readers.
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Readers know that there is more to pull.
@@ -119,6 +122,11 @@ class ServedStream(Generic[Reader]):
     def _finish(self) -> None:
         """The task is over: what was cut has its end now."""
         raise NotImplementedError
+
+    @property
+    def admitted_at(self) -> float:
+        """When, by trio's clock, if that was in another life; infinite otherwise."""
+        return math.inf if self.adoption is None else self.adoption.admitted_at
 
     # ---- the task
 

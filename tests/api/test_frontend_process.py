@@ -18,8 +18,7 @@ from triolet.api import frontend_process
 from triolet.api.application import Application
 from triolet.api.counters import LAYOUT, ApiCounters, FrontendCounts, counts_of, numbers_of
 from triolet.api.frontend_home import FrontendHome
-from triolet.api.frontend_process import FrontendProcess
-from triolet.api.load_reports import LOAD_PERIOD_S, LoadReports
+from triolet.api.frontend_process import LOAD_PERIOD_S, FrontendProcess, LoadReports
 from triolet.api.root_calls import RootCalls
 from triolet.api.serving.server import open_queue_source
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text

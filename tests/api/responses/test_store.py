@@ -15,6 +15,7 @@ from triolet.api.responses.adoption import KeptEnding
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
 from triolet.api.settings import ServerLimits
+from triolet.api.streams.adoption import Adoption
 from triolet.api.streams.claims import Standing
 
 from ..records import COMPLETED, make_live
@@ -217,7 +218,7 @@ async def test_of_an_earlier_boot_of_the_machine_one_is_kept_for_its_whole_time(
     store = ResponseStore(ServerLimits(ended_s=100))
     response = add(store, "r")
     response.end(COMPLETED)
-    response.ended_ns = 2**62
+    response.adoption = Adoption(trio.current_time(), ended_ns=2**62)
     store.end(response)
     await trio.sleep(99)
     assert is_found(store, "r")
