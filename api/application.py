@@ -42,13 +42,12 @@ from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .root_calls import RootCalls
 from .schema.fields import JsonObject
-from .schema.tables import Body
+from .schema.tables import Body, UnknownFields
 from .settings import LOCAL, MemoryBudget, ServeSettings
 from .streams.executions import ExecutionCall
 from .streams.foreign import ForeignStreams
 from .streams.keyed import KeyedRequests
 from .totals import Totals
-from .unknown_fields import UnknownFields
 from .viewers import Viewers
 
 # Between two looks at whether all connections are held.

@@ -46,7 +46,7 @@ ROOMS = {
     ],
     "api": [
         "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
-        "span_export", "schema", "unknown_fields", "http", "openai", "anthropic", "root_calls",
+        "span_export", "schema", "http", "openai", "anthropic", "root_calls",
         "streams", "responses", "completions", "viewers", "commands", "application", "routes",
         "websocket", "serving", "frontend_home", "frontend_process",
     ],

@@ -28,9 +28,9 @@ from ..openai.completion_requests import (
 )
 from ..openai.completions import CompletionsAnswer, usage_of
 from ..openai.logprobs import LogprobFormatter, make_formatter
+from ..openai.tool_use import with_form_behind
 from ..schema.fields import JsonObject
 from ..streams.adoption import Adoption, KeptRequest
-from ..streams.behind_reasoning import with_form_behind
 from .record import ChoiceRecord
 
 SURFACE = "completions"

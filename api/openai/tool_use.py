@@ -13,7 +13,9 @@ import attrs
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
 from ...engine.structured_outputs import StructuredOutputs
+from ...runtime.frontend.generation import Generator
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat, AnswerParser
+from ...runtime.text.prompts import ChatPrompt, Prompt
 from ...runtime.text.tool_calls import CALLS_MAX, Tool, ToolChoice
 from ..errors import bad_field, to_api_error, unsupported
 from ..schema.fields import JsonObject
@@ -218,3 +220,31 @@ class IgnoredTools:
         for kind in sorted(set(kinds) - self.kinds)[: IGNORED_KINDS_MAX - len(self.kinds)]:
             self.kinds.add(kind)
             logger.warning("tools of the type %s are ignored: they are carried out elsewhere", kind)
+
+
+async def with_form_behind(
+    generator: Generator,
+    prompt: Prompt,
+    sampling: SamplingParams,
+    tools: ToolUse,
+    *,
+    is_call: bool,
+    principal: str = "",
+) -> tuple[Prompt, SamplingParams]:
+    """Let the form of an answer begin where the reasoning ends; `is_call`: calls have the form.
+
+    Whether the prompt has opened the reasoning decides the grammar, so the prompt is made into
+    tokens before its request is sent. Nothing is done without a form, nor for other models.
+
+    Raises as `Generator.tokenize`, and `InvalidParameter` for a form that is too large.
+    """
+    form, answers = sampling.structured_outputs, tools.answer_format
+    if form is None or not answers.parts_reasoning:
+        return prompt, sampling
+    if isinstance(prompt, ChatPrompt):
+        prompt = await generator.tokenize(prompt, add_special_tokens=False, principal=principal)
+    assert isinstance(prompt, Sequence)
+    assert not isinstance(prompt, str), "an assistant is asked in messages or token ids"
+    is_open = answers.is_opened(prompt, generator.token_bytes)
+    form = answers.behind_reasoning(form, is_open=is_open, is_call=is_call)
+    return prompt, attrs.evolve(sampling, structured_outputs=form)

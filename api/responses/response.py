@@ -21,8 +21,8 @@ from ..access_log import Generated
 from ..errors import ApiError
 from ..openai.response_events import Ending, Event, Part, Status, ending_of, event_of, notice_of
 from ..openai.responses_request import ResponseRequest
+from ..openai.tool_use import with_form_behind
 from ..schema.fields import JsonObject
-from ..streams.behind_reasoning import with_form_behind
 from ..streams.served_stream import Admit, Owner, ServedStream
 from ..streams.stream_reader import StreamReader
 from .history import Conversation, prompt_alone, prompt_of

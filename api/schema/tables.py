@@ -5,6 +5,7 @@ reads, documents and tests: what no table names is never read, so the OpenAPI do
 of the tables cannot lie, and tests take their bad values from there.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -12,12 +13,20 @@ from urllib.parse import parse_qs
 import attrs
 
 from ..errors import bad_field, unsupported
+from ..settings import IGNORE, POLICIES, REFUSE, WARN
 from .fields import FlagKind, IntegerKind, JsonObject, Kind, TextKind, missing, read_object
 
 # A sign and the digits of 2**63; int() of more would only cost time.
 INTEGER_CHARACTERS_MAX = 20
 # Limit of a query; our routes know three.
 PARAMETERS_MAX = 64
+# SDKs have some thirty fields beyond ours; of more names nothing is logged.
+NAMES_MAX = 128
+# Characters of one name, in the log and in an error.
+NAME_CHARACTERS_MAX = 100
+# Fields of socket events that are beside a body's own; the session reads them.
+EVENT_FIELDS = frozenset({"type", "stream_id", "event_id"})
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -229,3 +238,33 @@ def _value(field: Field, name: str, text: str | None) -> Any:
             raise bad_field(name, "must be an integer", "invalid_type")
         value = int(text)
     return field.kind.read(value, name)
+
+
+@attrs.define(eq=False)
+class UnknownFields:
+    """Policy of one frontend for fields that no table names, and the names it has warned of.
+
+    A misspelt parameter is dropped by servers of this protocol, and its client never learns of it.
+    How many names are remembered is bounded, as clients choose them.
+    """
+
+    policy: str = attrs.field(default=WARN, validator=attrs.validators.in_(POLICIES))
+    names: set[str] = attrs.field(factory=set, init=False)
+
+    def check(self, body: Body, values: JsonObject, beside: frozenset[str] = frozenset()) -> None:
+        """Look a body through; `beside` are known though the table lacks them.
+
+        Raises `ApiError` 400 where such fields are refused.
+        """
+        if self.policy == IGNORE:
+            return
+        for name in body.unknown(values):
+            if name in beside:
+                continue
+            name = name[:NAME_CHARACTERS_MAX]
+            if self.policy == REFUSE:
+                raise bad_field(name, "is not a known field", "unknown_parameter")
+            if name not in self.names and len(self.names) < NAMES_MAX:
+                self.names.add(name)
+                last = "; no more names will be logged" if len(self.names) == NAMES_MAX else ""
+                logger.warning("the field %a of a request is not known, and ignored%s", name, last)

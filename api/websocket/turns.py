@@ -29,8 +29,8 @@ from ..openai.responses_request import (
 from ..responses.response import Response, ResponseReader
 from ..routes.table import SOCKET_PATH
 from ..schema.fields import JsonObject, ObjectFields, decode_object
+from ..schema.tables import EVENT_FIELDS
 from ..settings import SocketLimits
-from ..unknown_fields import EVENT_FIELDS
 from .lanes import CANCELLED, Lanes, Start, Turn
 from .writer import SocketWriter, error_event
 

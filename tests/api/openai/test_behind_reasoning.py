@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from triolet.api.streams.behind_reasoning import with_form_behind
+from triolet.api.openai.tool_use import with_form_behind
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import GrammarKind, StructuredOutputs
 from triolet.runtime.text.prompts import ChatPrompt

@@ -5,10 +5,10 @@ import pytest
 from triolet.api.openai.completion_requests import CHAT
 from triolet.api.openai.responses_fields import RESPONSES
 from triolet.api.schema.fields import JsonObject
+from triolet.api.schema.tables import EVENT_FIELDS, NAMES_MAX, UnknownFields
 from triolet.api.settings import IGNORE, REFUSE
-from triolet.api.unknown_fields import EVENT_FIELDS, NAMES_MAX, UnknownFields
 
-from .fakes import make_application, open_client
+from ..fakes import make_application, open_client
 
 CHAT_BODY = {"messages": [{"role": "user", "content": "a"}]}
 
