@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -19,7 +20,9 @@ from triolet.api.streams.foreign import (
     ADOPTION_WAIT_S,
     CALL_S,
     CALLS_MAX,
+    ForeignReader,
     ForeignStreams,
+    StreamBatch,
 )
 from triolet.runtime.fleet.membership import reply_to
 from triolet.runtime.messages import (
@@ -146,6 +149,27 @@ class Owner:
     def reply(self, outcome: ForeignOutcome, text: str = "{}") -> None:
         """To the call that came last."""
         self.foreign.handle_reply(reply_to(self.calls[-1], outcome, text))
+
+
+async def test_a_reader_goes_on_behind_what_was_taken_and_what_is_silent() -> None:
+    owner = Owner()
+    reader = ForeignReader(owner.foreign, ForeignVerb.EVENTS, list[int], FOREIGN, "p", None)
+
+    async def fetch(batch: StreamBatch) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.wait_ready)
+            await trio.testing.wait_all_tasks_blocked()
+            owner.reply(ForeignOutcome.FOUND, msgspec.json.encode(batch).decode())
+
+    await fetch(StreamBatch([], 5, is_last=False))
+    assert (reader.is_ready, reader.position) == (False, 5)
+    await fetch(StreamBatch([1, 2], 7, is_last=False))
+    assert (reader.is_ready, reader.position) == (True, 5)
+    await reader.wait_ready()  # at once: it has something
+    assert (reader.take(), reader.position, reader.done.is_set()) == ([1, 2], 7, False)
+    await fetch(StreamBatch([], 7, is_last=True))
+    assert (reader.take(), reader.done.is_set()) == ([], True)
+    assert [call.starting_after for call in owner.calls] == [None, 5, 7]
 
 
 async def test_a_silent_one_is_asked_again_and_not_waited_for_long(
