@@ -57,7 +57,7 @@ class ProcessView {
     this.notePid(row);
     this.node.dataset.state = row.state;
     this.node.dataset.role = row.role;
-    this.name.title = ROLES[row.place.startsWith("fork server") ? "fork" : row.role] ?? "";
+    this.name.title = ROLES[row.place.includes("fork server") ? "fork" : row.role] ?? "";
     setText(this.epoch, row.epoch > 1 || row.role === "engine" || row.role === "frontend" ? `epoch ${row.epoch}` : "");
     setText(this.what, whatOf(row, now));
     this.what.hidden = !this.what.textContent;

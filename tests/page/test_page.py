@@ -409,6 +409,14 @@ async def test_dark_and_light_can_be_read_and_chosen(place: Place) -> None:
         assert (await visit.page.evaluate("probes.contrast()"))[0] > 0.5
 
 
+async def test_a_fork_server_says_that_it_makes_spares(place: Place) -> None:
+    names = "[...document.querySelectorAll('.name')].filter((e) => /^fork/.test(e.innerText))"
+    async with open_visit(place.browser, place.url) as visit:
+        await visit.wait_shown(".head", "12 processes")
+        titles = await visit.page.evaluate(f"{names}.map((e) => e.title.slice(0, 12))")
+    assert titles == ["makes spares"] * 3
+
+
 async def test_the_keyboard_reaches_everything(place: Place) -> None:
     async with open_visit(place.browser, place.url) as visit:
         # All that there will be: with its spares, and what makes them.
