@@ -4,6 +4,7 @@ The server keeps what it generates for `runtime.keep_s` seconds; each event has 
 reader asks for those behind the last one that it saw. (When a *process of the server* dies nothing
 needs to be resumed: the stream goes on over the same connection.)
 
+pip install openai
 triolet serve                  # in another terminal
 python examples/resume.py
 """

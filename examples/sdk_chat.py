@@ -1,5 +1,6 @@
 """A chat with OpenAI's SDK, streamed.
 
+pip install openai
 triolet serve                  # in another terminal
 python examples/sdk_chat.py
 """

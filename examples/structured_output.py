@@ -1,5 +1,6 @@
 """An answer that is valid JSON of a given schema, whatever the model would have liked to say.
 
+pip install openai
 triolet serve                  # in another terminal
 python examples/structured_output.py
 """

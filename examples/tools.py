@@ -2,6 +2,7 @@
 
 The bundled model knows no tools, so the call is forced here; MODEL may name one that does.
 
+pip install openai
 triolet serve                  # in another terminal
 python examples/tools.py
 """

@@ -70,7 +70,7 @@ class InputLimits:
     threads: int = setting(1, at_least=1, help="Threads that tokenise long texts.")
     # Texts of one principal that wait for a thread: as many as requests are active.
     waiting_max: int = setting(
-        256, at_least=1, help="Maximum number of texts of one API key waiting for such a thread."
+        256, at_least=1, help="Maximum number of long texts of one API key waiting to be tokenised."
     )
 
 

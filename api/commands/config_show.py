@@ -83,7 +83,7 @@ def _unit(name: str) -> str:
         return "s"
     if name.endswith("_ms"):
         return "ms"
-    return "bytes" if "_bytes" in name else ""
+    return "bytes" if "bytes_" in name else ""
 
 
 def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> Iterator[SettingRow]:

@@ -141,6 +141,7 @@ def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
     groups = (ServeOptions(), KeyFileOptions())
     rows = [row for group in groups for row in rows_of(group, {})]
     assert [row.option for row in rows if not row.help] == []
+    assert {row.unit for row in rows if row.option.endswith("bytes-max")} == {"bytes"}
     names = {row.option for row in rows}
     arguments = app["serve"].assemble_argument_collection()
     leaves = {argument.name for argument in arguments if not argument.children}
