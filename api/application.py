@@ -36,7 +36,7 @@ from .http.held import NO_SLOT, HeldSlots
 from .http.keep_alive import KeepAlive
 from .http.stream import BoundedStream
 from .metrics import Metrics
-from .openai.engine_rank import RANK_HEADER_NAME, ranked
+from .openai.option_fields import RANK_HEADER_NAME, ranked
 from .openai.response_id import IdSource
 from .responses.service import ResponseService
 from .responses.store import ResponseStore

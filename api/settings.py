@@ -13,6 +13,7 @@ import attrs
 import msgspec
 
 from ..engine.config import below, setting
+from ..engine.request_options import RequestOptions
 from ..runtime.config import REASONING_AUTO, REASONING_PARSERS, WHOLE_MERGE_S, RuntimeSettings
 
 # Treatment of a request's field that no table names.
@@ -342,9 +343,14 @@ class ServeSettings:
         15.0, help="Seconds of silence after which an event stream gets a comment; 0: never."
     )
 
-    def merge_s(self, *, streaming: bool) -> float:
-        """How long tokens wait for each other, of a request that does not say."""
-        return self.limits.merge_ms / 1000 if streaming else WHOLE_MERGE_S
+    def with_merging(self, options: RequestOptions, *, streaming: bool) -> RequestOptions:
+        """Options with the time that tokens wait for each other: for streams that do not say it
+        the server's own, and long for whole answers.
+        """
+        if streaming and options.merge_s is not None:
+            return options
+        merge_s = self.limits.merge_ms / 1000 if streaming else WHOLE_MERGE_S
+        return options.changed(merge_s=merge_s)
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ import attrs
 from ..nurseries.processes.watched import Watch, Watched
 from ..transports.array import Array
 from .config import EngineSettings
+from .request_options import SentOptions
 from .sampling_params import SamplingParams
 
 
@@ -49,7 +50,7 @@ class RequestKey:
 
 # Like `RequestOutput` not frozen, though never changed once sent: that takes three times as long.
 @attrs.define(kw_only=True)
-class AddRequest:
+class AddRequest(SentOptions):
     """Attempt at a request. `sampling.seed` is always set here: admission chose one.
 
     `output_token_ids` are tokens that the client was already offered (a replay): they count as
@@ -76,23 +77,17 @@ class AddRequest:
     output_token_ids: list[int] = attrs.field(factory=list)
     credit: int | None = None
     choice: int = 0
-    priority: int = 0
     principal: str = ""
-    cache_salt: str = ""
-    events: bool = False  # send what happens to it (`RequestEvent`) between its tokens
     # No other request of this frontend ever has this attempt: columns may name it by that alone.
     in_columns: bool = False
     bad_words: list[list[int]] = attrs.field(factory=list)
     parent: str = ""
-    merge_s: float = 0.0
     prompt_embeds: Array | None = None
     # When a frontend took it, by the host's monotonic clock: engines order requests by it.
     admitted_ns: int = 0
     replayed: bool = False  # sent before, here or elsewhere: it goes before those that are new
-    inexact_ok: bool = False  # for the frontend alone: another numerics id may go on with it
     solo_tokens: int = 0  # suspected of an engine's death there: up to it, it runs alone
     trace: str = ""  # for the frontend alone: ids of its trace, see `runtime.frontend.tracing`
-    engine: int | None = None  # for the frontend alone: the rank that its client named
 
 
 @attrs.frozen

@@ -5,8 +5,11 @@ and its JSON Schema from the same. Python's own types alone are accepted: numpy'
 messages, and a bool or a NaN is no number of ours.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -38,15 +41,28 @@ class Whole:
 
 @attrs.frozen
 class Number:
-    """Numbers in a range."""
+    """Numbers in a range, and perhaps one `also` that has a meaning of its own."""
 
     least: float
     most: float
+    also: float | None = None
 
     def check(self, name: str, value: Any) -> None:
         """Compare exactly, however long an integer is; a NaN is in no range."""
-        if type(value) not in (int, float) or not self.least <= value <= self.most:
-            raise InvalidParameter(name, f"must be a number from {self.least:g} to {self.most:g}")
+        is_number = type(value) in (int, float)
+        if not is_number or not (self.least <= value <= self.most or value == self.also):
+            or_also = "" if self.also is None else f"{self.also:g}, or "
+            reason = f"must be {or_also}a number from {self.least:g} to {self.most:g}"
+            raise InvalidParameter(name, reason)
+
+
+@attrs.frozen
+class Seconds:
+    """Times from now on: infinite ones never come, negative ones have passed."""
+
+    def check(self, name: str, value: Any) -> None:
+        if type(value) not in (int, float) or math.isnan(value):
+            raise InvalidParameter(name, "must be a number of seconds")
 
 
 @attrs.frozen
@@ -93,6 +109,29 @@ class Biases:
 
 
 @attrs.frozen
+class Text:
+    """A string, perhaps an empty one."""
+
+    characters_max: int
+
+    def check(self, name: str, value: Any) -> None:
+        check_text(name, value)
+        if len(value) > self.characters_max:
+            raise InvalidParameter(name, f"must have at most {self.characters_max} characters")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raises `InvalidParameter` for what is no string that a message could bring."""
+    if not isinstance(value, str):
+        raise InvalidParameter(name, "must be text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidParameter(name, f"is not Unicode: {error.reason}") from error
+
+
+@attrs.frozen
 class Texts:
     """List of strings, none of them empty or longer than `characters_max`."""
 
@@ -132,3 +171,64 @@ def _check_token_ids(name: str, values: Sequence[int]) -> None:
 def _check_count(name: str, values: Sequence[object], most: int) -> None:
     if len(values) > most:
         raise InvalidParameter(name, f"must be at most {most}, not {len(values)}")
+
+
+# ---- declarations
+
+T = TypeVar("T")
+_METADATA = "parameter"
+
+
+@attrs.frozen
+class Parameter:
+    """Declaration of a parameter, beside its type and default.
+
+    `neutral` is the value that changes nothing, of a parameter whose None leaves it to the model's
+    `generation_config.json`; None for all others.
+    """
+
+    bound: Bound
+    about: str = ""
+    neutral: float | None = None
+
+
+def declared(bound: Bound, about: str = "", neutral: float | None = None) -> dict[str, Parameter]:
+    """A parameter's declaration, as the metadata of its attrs field."""
+    return {_METADATA: Parameter(bound, about, neutral)}
+
+
+def parameter(default: Any, bound: Bound, about: str = "", neutral: float | None = None) -> Any:
+    """A field that is declared; its type is the annotation's."""
+    return attrs.field(default=default, metadata=declared(bound, about, neutral))
+
+
+class Declarations:
+    """Declarations of one attrs class, each of whose fields is a parameter."""
+
+    def __init__(self, cls: type) -> None:
+        fields = attrs.fields(cls)
+        self.parameters: Mapping[str, Parameter] = MappingProxyType(
+            {field.name: field.metadata[_METADATA] for field in fields}
+        )
+        self.names = tuple(self.parameters)
+        self.values_of = operator.attrgetter(*self.names)
+        self._defaults = tuple(field.default for field in fields)
+        self._checks = tuple(each.bound.check for each in self.parameters.values())
+
+    def check(self, found: object) -> None:
+        """Check the values of an instance. Raises `InvalidParameter`."""
+        # A default is in range, and most are left alone: on both sides of the wire.
+        for name, value, default, check in zip(
+            self.names, self.values_of(found), self._defaults, self._checks, strict=True
+        ):
+            if value is not default:
+                check(name, value)
+
+    def changed(self, found: T, changes: Mapping[str, Any]) -> T:
+        """Copy with these values, which are in range: checking all of them again costs most."""
+        copy, put = object.__new__(type(found)), object.__setattr__
+        for name, value in zip(self.names, self.values_of(found), strict=True):
+            put(copy, name, value)
+        for name, value in changes.items():
+            put(copy, name, value)
+        return copy

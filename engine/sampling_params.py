@@ -10,13 +10,23 @@ the fields of the protocols and their documents, the wire to the engine and, if 
 
 import operator
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import attrs
 
 from .errors import InvalidParameter
-from .parameter_bounds import Biases, Bound, Flag, InstanceOf, Number, Texts, TokenIds, Whole
+from .parameter_bounds import (
+    Biases,
+    Declarations,
+    Flag,
+    InstanceOf,
+    Number,
+    Texts,
+    TokenIds,
+    Whole,
+    declared,
+    parameter,
+)
 from .structured_outputs import StructuredOutputs
 
 # vLLM refuses more as well; every stop string is searched for in each piece of text.
@@ -50,30 +60,6 @@ MAX_LOGPROBS_DEFAULT = 20  # OpenAI's and vLLM's
 LOGPROB_ITEMS_MAX = 2**22
 # vLLM's for `truncate_prompt_tokens`: as many as the model takes.
 TRUNCATE_TO_MODEL = -1
-_METADATA = "parameter"
-
-
-@attrs.frozen
-class Parameter:
-    """Declaration of a parameter, beside its type and default.
-
-    `neutral` is the value that changes nothing, of a parameter whose None leaves it to the model's
-    `generation_config.json`; None for all others.
-    """
-
-    bound: Bound
-    about: str = ""
-    neutral: float | None = None
-
-
-def declared(bound: Bound, about: str = "", neutral: float | None = None) -> dict[str, Parameter]:
-    """A parameter's declaration, as the metadata of its attrs field."""
-    return {_METADATA: Parameter(bound, about, neutral)}
-
-
-def parameter(default: Any, bound: Bound, about: str = "", neutral: float | None = None) -> Any:
-    """A field that is declared; its type is the annotation's."""
-    return attrs.field(default=default, metadata=declared(bound, about, neutral))
 
 
 # `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
@@ -225,12 +211,7 @@ class SamplingParams(DistributionParams):
     )
 
     def __attrs_post_init__(self) -> None:
-        # A default is in range, and most are left alone: on both sides of the wire.
-        for name, value, default, check in zip(
-            _NAMES, _values_of(self), _DEFAULTS, _CHECKS, strict=True
-        ):
-            if value is not default:
-                check(name, value)
+        _DECLARED.check(self)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
 
@@ -252,21 +233,12 @@ class SamplingParams(DistributionParams):
             )
             if own is None and advised is not None
         }
-        return self._changed(changes) if changes else self
+        return _DECLARED.changed(self, changes) if changes else self
 
     def with_seed(self, seed: int) -> "SamplingParams":
         """Parameters with a seed, from 0 to `SEED_MAX`."""
         assert 0 <= seed <= SEED_MAX
-        return self._changed({"seed": seed})
-
-    def _changed(self, changes: Mapping[str, Any]) -> "SamplingParams":
-        """A copy with these values, which are in range: checking all of them again costs most."""
-        copy, put = object.__new__(SamplingParams), object.__setattr__
-        for name, value in zip(_NAMES, _values_of(self), strict=True):
-            put(copy, name, value)
-        for name, value in changes.items():
-            put(copy, name, value)
-        return copy
+        return _DECLARED.changed(self, {"seed": seed})
 
     def check_model(
         self, *, vocab_size: int, max_logprobs: int, prompt_tokens: int, max_model_len: int
@@ -305,14 +277,8 @@ class SamplingParams(DistributionParams):
         return attrs.evolve(self, max_tokens=tokens, min_tokens=min(self.min_tokens, tokens))
 
 
-_FIELDS = attrs.fields(SamplingParams)
-PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
-    {field.name: field.metadata[_METADATA] for field in _FIELDS}
-)
-_NAMES = tuple(PARAMETERS)
-_DEFAULTS = tuple(field.default for field in _FIELDS)
-_CHECKS = tuple(parameter.bound.check for parameter in PARAMETERS.values())
-_values_of = operator.attrgetter(*_NAMES)
+_DECLARED = Declarations(SamplingParams)
+PARAMETERS = _DECLARED.parameters
 # Parameters that `generation_config.json` may set in the place of a client.
 LEFT_TO_THE_MODEL = tuple(name for name, p in PARAMETERS.items() if p.neutral is not None)
 _left_of = operator.attrgetter(*LEFT_TO_THE_MODEL)

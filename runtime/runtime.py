@@ -31,6 +31,7 @@ from ..engine.messages import (
     Utility,
 )
 from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
+from ..engine.request_options import RequestOptions
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service, single_errors_unwrapped
@@ -124,9 +125,13 @@ class Runtime(Frontend):
         self._is_closed = True
 
     def generate(  # type: ignore[override]
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
+        **more: Any,
     ) -> StreamOpening:
-        return StreamOpening(super().generate(prompt, params, **options))
+        return StreamOpening(super().generate(prompt, params, options, **more))
 
     def _check_open(self) -> None:
         if self._is_closed:

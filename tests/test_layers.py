@@ -30,9 +30,9 @@ ROOMS = {
     ],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
-        "sampling_params", "model_config", "config", "messages", "batch_table", "step_messages",
-        "block_names", "place_memory", "step_recorder", "model", "kernels", "worker", "core",
-        "process",
+        "request_options", "sampling_params", "model_config", "config", "messages", "batch_table",
+        "step_messages", "block_names", "place_memory", "step_recorder", "model", "kernels",
+        "worker", "core", "process",
     ],
     "engine.worker": [
         "kv_plan", "executor_interface", "input_batch", "numerics",
@@ -64,8 +64,8 @@ ROOMS = {
 # Packages that no wheel has.
 OF_A_CHECKOUT = ("triolet.fuzz.fuzzers", "triolet.fuzz.simulator")
 ENGINE_FACE = {
-    "config", "messages", "parameter_bounds", "sampling_params", "model_config", "errors",
-    "structured_outputs", "grammar", "embeddings", "host", "batch_table", "block_names",
+    "config", "messages", "parameter_bounds", "request_options", "sampling_params", "model_config",
+    "errors", "structured_outputs", "grammar", "embeddings", "host", "batch_table", "block_names",
     "place_memory",
 }  # fmt: skip
 # What a machine that decides must not touch: clocks, sockets, processes, loops, devices.

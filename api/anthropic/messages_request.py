@@ -17,11 +17,11 @@ from ...runtime.text.prompts import ChatPrompt
 from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, unsupported
 from ..openai.completion_requests import ChatRequest, read_shared, with_tools
-from ..openai.engine_rank import RANK, RANK_FIELD
 from ..openai.field_rules import MESSAGES_RULES
 from ..openai.message_fields import FORMS, TOOLS_MAX
+from ..openai.option_fields import RANK, RANK_FIELD
 from ..openai.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
-from ..openai.sampling_fields import SAMPLING_FIELDS, UNSERVED_FIELDS, sampling_field
+from ..openai.sampling_fields import UNSERVED_FIELDS, sampling_field
 from ..openai.template_arguments import EFFORT, template_arguments
 from ..openai.tool_use import ToolChoiceValue, ToolSet, ToolUse, tool_use_of
 from ..schema.fields import (
@@ -174,14 +174,12 @@ _THINKING = Body(
         ),
     }
 )
-# Fields without a place in an answer of this protocol, or with another name, are not among them.
+# Fields without a place in an answer of this protocol, or with another name.
+_NO_PLACE = frozenset(
+    {"token_ids", "input_token_ids", "events", "inexact_ok", "top_k", "stop", "structured_outputs"}
+)
 _RUNTIME = Body(
-    {
-        name: RUNTIME.fields[name]
-        for name in RUNTIME.fields
-        if name in ("priority", "cache_salt", RANK, "deadline_ms", "keep_s", *SAMPLING_FIELDS)
-        and name not in ("top_k", "stop", "structured_outputs")
-    },
+    {name: RUNTIME.fields[name] for name in RUNTIME.fields if name not in _NO_PLACE},
     strict=True,
 )
 _RUNTIME_NAMES = {name: f"runtime.{name}" for name in _RUNTIME.fields}

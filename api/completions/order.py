@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import attrs
 import msgspec
 
+from ...engine.request_options import RequestOptions
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.generation import GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
@@ -66,8 +67,10 @@ class CompletionOrder:
     request: ChatRequest | CompletionsRequest
     generator: Generator
     values: JsonObject
-    # Tokens may wait for more of them so long.
-    merge_s: float = 0.0
+    # Options of the request, where the server has not changed them.
+    options: RequestOptions = attrs.field(
+        default=attrs.Factory(lambda self: self.request.options.runtime, takes_self=True)
+    )
     # It has an idempotency key, whose claim it holds.
     is_keyed: bool = False
     # Its streams are written down for a successor of this frontend.
@@ -152,7 +155,7 @@ class CompletionOrder:
             completion_id=self.completion_id,
             created=self.created,
             model=self.generator.model_name,
-            with_token_ids=request.options.with_token_ids,
+            with_token_ids=request.options.token_ids,
             has_usage=request.options.include_usage,
             formatter=self._formatter(request.sampling.logprobs),
             prompt_formatter=self._formatter(request.sampling.prompt_logprobs),
@@ -166,7 +169,7 @@ class CompletionOrder:
             completion_id=self.completion_id,
             created=self.created,
             model=self.generator.model_name,
-            with_token_ids=request.options.with_token_ids,
+            with_token_ids=request.options.token_ids,
             has_usage=request.options.include_usage,
             formatter=self._formatter(request.sampling.logprobs),
             echoes_logprobs=request.echoes_logprobs,
@@ -222,19 +225,13 @@ class CompletionOrder:
     def _generate(
         self, prompt: Prompt, sampling: SamplingParams, name: str, place: int
     ) -> AbstractAsyncContextManager[GenerationStream]:
-        options = self.request.options
         return self.generator.generate(
             prompt,
             sampling,
+            self.options,
             request_id=name,
             principal=self.principal,
-            cache_salt=options.runtime.cache_salt,
-            priority=options.runtime.priority,
-            inexact_ok=options.runtime.inexact_ok,
-            engine=options.runtime.data_parallel_rank,
-            streaming=options.stream,
-            deadline_s=options.runtime.deadline_s,
-            merge_s=self.merge_s,
+            streaming=self.request.options.stream,
             note=self._note(name, place) if self.is_noted else None,
         )
 

@@ -108,7 +108,7 @@ class CompletionService:
             request=request,
             generator=self.generator,
             values=values,
-            merge_s=self.settings.merge_s(streaming=is_streamed),
+            options=self.settings.with_merging(request.options.runtime, streaming=is_streamed),
             is_keyed=is_keyed,
         )
         is_wanted = is_streamed or is_keyed or is_long(request.sampling, order.choice_count)

@@ -10,26 +10,22 @@ from typing import Any, ClassVar
 
 import attrs
 
+from ...engine.request_options import NO_OPTIONS, RequestOptions
 from ...engine.sampling_params import CHOICES_MAX, TOKENS_MAX, SamplingParams
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
 from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, missing, wrong_type
 from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved, one_of
-from .engine_rank import RANK, RANK_FIELD
 from .field_rules import CHAT_ALTERNATIVES, CHAT_RULES, COMPLETIONS_RULES
 from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, TOOL_FIELDS, form_of
+from .option_fields import OPTION_FIELDS, RANK, request_options, top_level_options
 from .responses_fields import (
-    CACHE_SALT,
     MODEL,
-    PRIORITY,
     PROMPT_TOKENS_MAX,
     RUNTIME_FIELD,
     STREAM,
-    RuntimeOptions,
     check_model,
-    split_runtime,
-    with_shared,
 )
 from .sampling_fields import (
     ALTERNATIVES,
@@ -70,9 +66,7 @@ SHARED_FIELDS: dict[str, Field] = {
     **SAMPLING_FIELDS,
     "stream": STREAM,
     "stream_options": Field(Nested(STREAM_OPTIONS), "Only with `stream`."),
-    "priority": PRIORITY,
-    "cache_salt": CACHE_SALT,
-    RANK: RANK_FIELD,
+    **top_level_options(OPTION_FIELDS),
     "return_token_ids": Field(FLAG, "Choices carry token ids, and the prompt's."),
     "runtime": RUNTIME_FIELD,
     "n": sampling_field("n"),
@@ -102,22 +96,20 @@ class CompletionOptions:
     continuous_usage: bool = False
     # The field that asked for a form of the answer; a refusal of the runtime names it.
     form_field: str = "structured_outputs"
-    return_token_ids: bool = False
     # Logprobs name tokens by their ids.
     names_token_ids: bool = False
     # How long a stream goes on without a reader, in seconds.
     keep_s: float = 0.0
-    runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
+    # Answers carry token ids.
+    token_ids: bool = False
+    # Replaces the text of the prompt.
+    input_token_ids: list[int] | None = None
+    runtime: RequestOptions = NO_OPTIONS
 
     @property
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
         return {"structured_outputs": self.form_field, "engine": RANK}
-
-    @property
-    def with_token_ids(self) -> bool:
-        """Whether answers carry token ids, by whichever name it was asked for."""
-        return self.return_token_ids or self.runtime.token_ids
 
 
 def read_shared(
@@ -132,13 +124,12 @@ def read_shared(
     stream_options = values.get("stream_options", {})
     if stream_options and not stream:
         raise bad_field("stream_options", "is only allowed with `stream`")
-    runtime = RuntimeOptions()
-    extensions: dict[str, Any] = {}
-    if "runtime" in values:
-        runtime, extensions = split_runtime(values["runtime"])
-        if values["runtime"].get("keep_s") and not stream:
-            raise bad_field("runtime.keep_s", "needs `stream`: only streams are resumed")
-    runtime = with_shared(runtime, values, "priority", "cache_salt", RANK)
+    runtime: dict[str, Any] = values.get("runtime", {})
+    asked = {**top_level_options(values), **runtime}
+    asked.pop("events", None)  # chunks have no place for them
+    extensions = sampling_arguments(runtime)
+    if runtime.get("keep_s") and not stream:
+        raise bad_field("runtime.keep_s", "needs `stream`: only streams are resumed")
     arguments = sampling_arguments(values)
     arguments |= {name: values[name] for name in _PLAIN if name in values}
     if max_tokens is not None:
@@ -158,10 +149,11 @@ def read_shared(
         stream=stream,
         include_usage=stream_options.get("include_usage", False),
         continuous_usage=stream_options.get("continuous_usage_stats", False),
-        return_token_ids=values.get("return_token_ids", False),
+        token_ids=values.get("return_token_ids", False) or runtime.get("token_ids", False),
+        input_token_ids=runtime.get("input_token_ids"),
         names_token_ids=values.get("return_tokens_as_token_ids", False),
-        keep_s=values.get("runtime", {}).get("keep_s", 0.0),
-        runtime=runtime,
+        keep_s=runtime.get("keep_s", 0.0),
+        runtime=request_options(asked),
     )
     return options, sampling_params({**arguments, **extensions}, names)
 
@@ -231,7 +223,7 @@ def read_chat_request(
     logprobs = _read_logprobs(values)
     options, sampling = read_shared(values, {}, max_tokens=max_tokens, logprobs=logprobs)
     tools = tool_use_of(values, answer_format)
-    prompt = _read_prompt(values, options.runtime, tools)
+    prompt = _read_prompt(values, options.input_token_ids, tools)
     options, sampling = with_tools(tools, options, sampling)
     return ChatRequest(
         prompt=prompt,
@@ -262,11 +254,11 @@ def _read_logprobs(values: dict[str, Any]) -> int | None:
     return None
 
 
-def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse) -> Prompt:
-    if runtime.input_token_ids is not None:
+def _read_prompt(values: dict[str, Any], token_ids: list[int] | None, tools: ToolUse) -> Prompt:
+    if token_ids is not None:
         if "messages" in values:
             raise bad_field("runtime.input_token_ids", "replaces `messages`")
-        return runtime.input_token_ids
+        return token_ids
     if "messages" not in values:
         raise missing("messages")
     opens = values.get("add_generation_prompt", True)
@@ -387,7 +379,7 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
     prompts: list[TextOrIds] = values["prompt"]
     if len(prompts) * sampling.n > PROMPTS_MAX:
         raise bad_field("n", f"must be at most {PROMPTS_MAX}, multiplied by the number of prompts")
-    if options.runtime.input_token_ids is not None:
+    if options.input_token_ids is not None:
         raise bad_field("runtime.input_token_ids", "is for chat; send token ids as `prompt`")
     return CompletionsRequest(
         prompts=prompts,

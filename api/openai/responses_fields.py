@@ -6,13 +6,10 @@ kinds of messages, tools and output formats (`message_fields`), and the sampling
 is at the end.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
-
-from ...engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX
+from ...engine.sampling_params import LOGPROBS_MAX
 from ...runtime.text.call_arguments import read_arguments
 from ..errors import ApiError, bad_field, unsupported
 from ..schema.fields import (
@@ -31,8 +28,6 @@ from ..schema.fields import (
     wrong_type,
 )
 from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved
-from ..settings import MERGE_MS_MAX
-from .engine_rank import RANK, RANK_FIELD
 from .field_rules import RESPONSES_ALTERNATIVES, RESPONSES_RULES
 from .message_fields import (
     MESSAGES_MAX,
@@ -42,12 +37,12 @@ from .message_fields import (
     read_message,
 )
 from .message_schema import MESSAGE_SCHEMA
+from .option_fields import OPTION_FIELDS, RANK, RANK_FIELD, RESPONSES_OPTIONS
 from .response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
 from .sampling_fields import (
     SAMPLING_FIELDS,
     UNSERVED_FIELDS,
     TokenIdsKind,
-    sampling_arguments,
     sampling_field,
 )
 from .template_arguments import ENABLE_THINKING, REASONING, TEMPLATE_ARGUMENTS, with_reasoning
@@ -59,12 +54,8 @@ INCLUDE_LOGPROBS = "message.output_text.logprobs"
 METADATA_PAIRS_MAX = 16
 METADATA_KEY_CHARACTERS_MAX = 64
 METADATA_VALUE_CHARACTERS_MAX = 512
-PRIORITY_MAX = 2**31 - 1
-# A day; a longer deadline is none.
-DEADLINE_MS_MAX = 86_400_000
 # A day, as a deadline has; the server's own limit is refused with its name.
 KEEP_S_MAX = 86_400.0
-CACHE_SALT_CHARACTERS_MAX = 256
 # No model of today takes more; each id is looked at in a loop.
 PROMPT_TOKENS_MAX = 2**20
 
@@ -74,35 +65,14 @@ _KEEP_S = NumberKind(minimum=0, maximum=KEEP_S_MAX)
 
 MODEL = Field(TEXT, "The served model; absent means it.")
 STREAM = Field(FLAG, "Answer with server-sent events as tokens come.")
-PRIORITY = Field(
-    IntegerKind(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
-    "Lower goes first, and is preempted last.",
-)
-CACHE_SALT = Field(
-    TextKind(characters_max=CACHE_SALT_CHARACTERS_MAX),
-    "Share cached prefixes with the same salt only.",
-)
 RUNTIME = Body(
     {
         "token_ids": Field(FLAG, "Deltas carry token ids and the index of the first."),
-        "events": Field(
-            FLAG, "Responses: tell what the engine does with it, and, on sockets, of a drain."
-        ),
         "input_token_ids": Field(
             TokenIdsKind(items_min=1, items_max=PROMPT_TOKENS_MAX),
             "Replaces the text of the prompt.",
         ),
-        "inexact_ok": Field(
-            FLAG,
-            "Go on also on an engine that computes other tokens; an event reports it.",
-        ),
-        "priority": PRIORITY,
-        "cache_salt": CACHE_SALT,
-        RANK: RANK_FIELD,
-        "deadline_ms": Field(
-            IntegerKind(minimum=1, maximum=DEADLINE_MS_MAX),
-            "When the answer must have ended, from its arrival; it is incomplete otherwise.",
-        ),
+        **{name: field for name, field in OPTION_FIELDS.items() if name not in RESPONSES_OPTIONS},
         "keep_s": Field(
             FunctionKind(_KEEP_S.read, {**_KEEP_S.schema(), "x-maximum": "resume-keep"}),
             "So long it goes on without a reader; without, it is aborted.",
@@ -115,61 +85,12 @@ RUNTIME_FIELD = Field(Nested(RUNTIME), "Our extensions, all opt-in.")
 _RESPONSES_RUNTIME = Body(
     {
         **RUNTIME.fields,
-        "merge_ms": Field(
-            IntegerKind(minimum=0, maximum=MERGE_MS_MAX),
-            "So long text may wait for more, to be one event; the first and the last do not"
-            " wait. The server's setting when absent, usually 0.",
-        ),
+        **{name: OPTION_FIELDS[name] for name in RESPONSES_OPTIONS},
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
         "enable_thinking": ENABLE_THINKING,
-        "credit": Field(
-            IntegerKind(minimum=0, maximum=TOKENS_MAX),
-            "Generate so many tokens, and what `runtime.credit` events add.",
-        ),
     },
     strict=True,
 )
-
-
-@attrs.frozen(kw_only=True)
-class RuntimeOptions:
-    """Our extensions, all opt-in.
-
-    `token_ids`: deltas carry ids and the index of the first. `events`: notices of the server, such
-    as a drain. `input_token_ids` replaces the text of the prompt. `inexact_ok`: other tokens than
-    in an undisturbed run are better than none. `deadline_ms` is in milliseconds.
-    `data_parallel_rank` names an engine.
-    """
-
-    token_ids: bool = False
-    events: bool = False
-    input_token_ids: list[int] | None = None
-    priority: int = 0
-    cache_salt: str = ""
-    inexact_ok: bool = False
-    data_parallel_rank: int | None = None
-    deadline_ms: int | None = None
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds from the request's arrival to its end at the latest."""
-        return math.inf if self.deadline_ms is None else self.deadline_ms / 1000
-
-
-_OPTIONS = frozenset(field.name for field in attrs.fields(RuntimeOptions))
-
-
-def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, Any]]:
-    """Read values of the `runtime` object as options, and arguments for `SamplingParams`."""
-    options = {name: value for name, value in values.items() if name in _OPTIONS}
-    return RuntimeOptions(**options), sampling_arguments(values)
-
-
-def with_shared(options: RuntimeOptions, values: Mapping[str, Any], *names: str) -> RuntimeOptions:
-    """Options, with those of these names that a body has outside of its `runtime` object alone."""
-    given = values.get("runtime", {})
-    outer = {name: values[name] for name in names if name in values and name not in given}
-    return attrs.evolve(options, **outer) if outer else options
 
 
 def model_not_found(model: str, served: Sequence[str], param: str) -> ApiError:

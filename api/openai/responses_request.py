@@ -4,7 +4,6 @@ Sans-IO: a JSON object in, `ResponseRequest` or a typed `ApiError` that names th
 accepted is in `responses_fields`; defaults are here only.
 """
 
-import math
 import re
 import sys
 from collections.abc import Mapping
@@ -13,24 +12,22 @@ from typing import Any
 import attrs
 import msgspec
 
+from ...engine.request_options import NO_OPTIONS, RequestOptions
 from ...engine.sampling_params import TOKENS_MAX, SamplingParams
 from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, bad_field
 from ..schema.fields import TEXT, IntegerKind, JsonObject, ObjectFields
 from ..schema.tables import Body, Field
-from .engine_rank import RANK
 from .message_fields import Message, form_of
+from .option_fields import RANK, request_options, top_level_options
 from .responses_fields import (
     INCLUDE_LOGPROBS,
     REFERENCE,
     RESPONSES,
-    RuntimeOptions,
     check_model,
     check_together,
-    split_runtime,
-    with_shared,
 )
-from .sampling_fields import SAMPLING_FIELDS, sampling_params
+from .sampling_fields import SAMPLING_FIELDS, sampling_arguments, sampling_params
 from .template_arguments import Scalar, template_arguments
 from .tool_use import ToolUse, tool_use_of
 
@@ -68,21 +65,6 @@ FIELD_NAMES = {
 
 
 @attrs.frozen(kw_only=True)
-class Keeping:
-    """Bounds in time: deadline, seconds without a reader, credit, and how long text may wait.
-
-    `deadline_s` is on the clock of the reader's `now`; 0 for `keep_s` means to abort at once.
-    `credit` is in tokens; None: to its end. Text may wait for more for `merge_s`; None: as the
-    server has it.
-    """
-
-    deadline_s: float = math.inf
-    keep_s: float = 0.0
-    credit: int | None = None
-    merge_s: float | None = None
-
-
-@attrs.frozen(kw_only=True)
 class ResumeRequest:
     """`response.resume` on a socket: go on reading a response, in this lane."""
 
@@ -101,8 +83,15 @@ class ResponseRequest:
     sampling: SamplingParams
     stream: bool = False
     stream_id: str | None = None  # the lane; None is the default lane, and HTTP
-    options: RuntimeOptions = attrs.field(factory=RuntimeOptions)
-    keeping: Keeping = attrs.field(factory=Keeping)
+    options: RequestOptions = NO_OPTIONS
+    # When it came, by the clock of the reader's `now`: a deadline counts from then.
+    came_at: float = 0.0
+    # Seconds that it goes on without a reader; 0 means to abort at once.
+    keep_s: float = 0.0
+    # Deltas carry token ids and the index of the first.
+    token_ids: bool = False
+    # Replaces the text of the prompt.
+    input_token_ids: list[int] | None = None
     instructions: str | None = None
     metadata: dict[str, str] = attrs.field(factory=dict)
     previous_response_id: str | None = None
@@ -132,6 +121,11 @@ class ResponseRequest:
         return {**FIELD_NAMES, "structured_outputs": self.form_field, "prompt": prompt}
 
     @property
+    def deadline_s(self) -> float:
+        """Time by which it must have ended, by the clock of `came_at`."""
+        return self.came_at + self.options.deadline_s
+
+    @property
     def extra_bytes(self) -> int:
         """About what it takes to keep it, beside its input."""
         sampling, form = self.sampling, self.sampling.structured_outputs
@@ -145,7 +139,7 @@ class ResponseRequest:
     @property
     def is_token_ids(self) -> bool:
         """Whether the input is token ids; so is then the whole conversation."""
-        return self.options.input_token_ids is not None
+        return self.input_token_ids is not None
 
     @property
     def refers(self) -> bool:
@@ -166,7 +160,7 @@ class ResponseRequest:
     @property
     def keeps_token_ids(self) -> bool:
         """Whether the output's ids are wanted, now or when the conversation goes on."""
-        return self.options.token_ids or self.is_token_ids
+        return self.token_ids or self.is_token_ids
 
 
 def read_stream_id(values: JsonObject) -> str | None:
@@ -207,7 +201,7 @@ def read_response_request(
     found = RESPONSES.read(values)
     check_model(found.get("model"), model)
     runtime = found.get("runtime", {})
-    options, extensions = split_runtime(runtime)
+    extensions = sampling_arguments(runtime)
     arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
     if found.get("top_logprobs") or INCLUDE_LOGPROBS in found.get("include", ()):
         arguments["logprobs"] = found.get("top_logprobs", 0)
@@ -224,8 +218,11 @@ def read_response_request(
         sampling=constrained,
         stream=found.get("stream", False),
         stream_id=stream_id,
-        options=with_shared(options, found, RANK),
-        keeping=_keeping_of(runtime, now),
+        options=request_options({**top_level_options(found, (RANK,)), **runtime}),
+        came_at=now,
+        keep_s=runtime.get("keep_s", 0.0),
+        token_ids=runtime.get("token_ids", False),
+        input_token_ids=runtime.get("input_token_ids"),
         instructions=found.get("instructions"),
         metadata=found.get("metadata", {}),
         previous_response_id=found.get("previous_response_id"),
@@ -267,17 +264,6 @@ def read_resume_request(values: JsonObject) -> ResumeRequest:
     """Validate one `response.resume` event. Raises `ApiError`."""
     stream_id = read_stream_id(values)
     return ResumeRequest(**RESUME_EVENT.read(values), stream_id=stream_id)
-
-
-def _keeping_of(runtime: dict[str, Any], now: float) -> Keeping:
-    deadline_ms: int | None = runtime.get("deadline_ms")
-    merge_ms: int | None = runtime.get("merge_ms")
-    return Keeping(
-        deadline_s=math.inf if deadline_ms is None else now + deadline_ms / 1000,
-        keep_s=runtime.get("keep_s", 0.0),
-        credit=runtime.get("credit"),
-        merge_s=None if merge_ms is None else merge_ms / 1000,
-    )
 
 
 def read_credit(values: JsonObject) -> int:

@@ -34,6 +34,7 @@ from ..schema.fields import (
     JsonObject,
     Kind,
     NumberKind,
+    TextKind,
     TextsKind,
     out_of_range,
     read_array,
@@ -113,14 +114,17 @@ def _read_prompt_length(value: object, path: str) -> int:
     return length
 
 
-def _kind_of(bound: bounds.Bound) -> Kind[Any]:
+def kind_of(bound: bounds.Bound) -> Kind[Any]:
+    """Kind of field that takes the values within a bound."""
     match bound:
         case bounds.Whole(least, most, None):
             return IntegerKind(minimum=least, maximum=most)
-        case bounds.Number(least, most):
+        case bounds.Number(least, most, None):
             return NumberKind(minimum=least, maximum=most)
         case bounds.Flag():
             return FLAG
+        case bounds.Text(characters_max):
+            return TextKind(characters_max=characters_max)
         case bounds.Texts(items_max, characters_max):
             return TextsKind(items_max=items_max, characters_max=characters_max)
         case bounds.TokenIds(items_max, items_min):
@@ -156,7 +160,7 @@ _OWN_KINDS: Mapping[str, Kind[Any]] = MappingProxyType(
 def sampling_field(name: str) -> Field:
     """The field of one parameter."""
     parameter = PARAMETERS[name]
-    return Field(_OWN_KINDS.get(name) or _kind_of(parameter.bound), parameter.about)
+    return Field(_OWN_KINDS.get(name) or kind_of(parameter.bound), parameter.about)
 
 
 # Protocols have these by other names or at other places.

@@ -57,7 +57,7 @@ def continued(before: Conversation | None, request: ResponseRequest) -> Conversa
     if not request.is_token_ids and before.token_ids is not None:
         raise bad_field("input", "cannot continue a conversation of token ids; send those")
     if before.token_ids is not None:
-        ids = request.options.input_token_ids or []
+        ids = request.input_token_ids or []
         return Conversation((), [*before.token_ids, *ids])
     return Conversation([*before.messages, *request.input])
 

@@ -99,7 +99,7 @@ class ResponseRecord:
         request, self._read = self.events.request, self._texts
         if request.keeps_token_ids:
             self._token_ids = array("I")
-        self._has_tokens = request.options.token_ids or request.sampling.logprobs is not None
+        self._has_tokens = request.token_ids or request.sampling.logprobs is not None
         item = None
         if request.is_parsed:
             self._parser = request.tools.parser()
@@ -342,7 +342,7 @@ class ResponseRecord:
         delta = Delta(item, number, text)
         if self._has_tokens:
             begin, end = self._tokens_before(first), self._tokens_before(stop)
-            if self._token_ids is not None and self.events.request.options.token_ids:
+            if self._token_ids is not None and self.events.request.token_ids:
                 delta.token_ids, delta.token_index = list(self._token_ids[begin:end]), begin
             if self.events.formatter is not None:
                 delta.logprobs = self._logprobs_of(begin, end)
@@ -386,7 +386,7 @@ class ResponseRecord:
         found, begin = JsonObject(), self.token_count - self._tokens_left
         if begin == self.token_count:
             return found
-        if self._token_ids is not None and self.events.request.options.token_ids:
+        if self._token_ids is not None and self.events.request.token_ids:
             found |= {"token_ids": list(self._token_ids[begin:]), "token_index": begin}
         if self.events.formatter is not None:
             found["logprobs"] = self._logprobs_of(begin, self.token_count)

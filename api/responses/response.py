@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ...engine.messages import FinishReason
+from ...engine.request_options import RequestOptions
 from ...runtime.frontend.generation import GenerationFacts, GenerationStream, Generator
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.outputs import GenerationOutput, Usage
@@ -52,7 +53,6 @@ Wake = Callable[[ResponseReader], None]
 class Response(ServedStream[ResponseReader]):
     """A response. `conversation` is its whole input; `session` is the one socket session that may
     continue it, when it is not to be stored; with `streaming` off its output comes all at once.
-    Tokens may wait for more of them for `merge_s`.
     """
 
     noun: ClassVar[str] = "response"
@@ -62,7 +62,10 @@ class Response(ServedStream[ResponseReader]):
     conversation: Conversation
     session: str = ""
     streaming: bool = True
-    merge_s: float = 0.0
+    # Options of the request, where the server has not changed them.
+    options: RequestOptions = attrs.field(
+        default=attrs.Factory(lambda self: self.request.options, takes_self=True)
+    )
     # The request has an idempotency key, whose claim this response holds.
     is_keyed: bool = False
     # What the model is given, until it is asked, where that is not the whole conversation.
@@ -79,9 +82,8 @@ class Response(ServedStream[ResponseReader]):
     is_opened: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        keeping = self.request.keeping
-        self.keep_s, self.is_background = keeping.keep_s, self.request.background
-        self.deadline_s = self.scope.deadline = keeping.deadline_s
+        self.keep_s, self.is_background = self.request.keep_s, self.request.background
+        self.deadline_s = self.scope.deadline = self.request.deadline_s
 
     @property
     def response_id(self) -> str:
@@ -178,7 +180,7 @@ class Response(ServedStream[ResponseReader]):
     async def _open(
         self, generator: Generator, store: Store
     ) -> AbstractAsyncContextManager[GenerationStream]:
-        request, options, note = self.request, self.request.options, store.note_of(self)
+        request, options, note = self.request, self.options, store.note_of(self)
         prompt, self.prompt = self.prompt, None
         request.values, self.before = {}, None  # needed no more
         prompt = prompt or prompt_of(self.conversation, *request.prompt_parts)
@@ -189,16 +191,10 @@ class Response(ServedStream[ResponseReader]):
         return generator.generate(
             prompt,
             sampling,
+            options if request.generate else options.changed(credit=None),
             request_id=self.response_id,
             principal=self.principal,
-            cache_salt=options.cache_salt,
-            priority=options.priority,
-            inexact_ok=options.inexact_ok,
-            engine=options.data_parallel_rank,
             streaming=self.streaming and request.generate,
-            events=options.events,
-            credit=request.keeping.credit if request.generate else None,
-            merge_s=self.merge_s,
             note=note,
         )
 

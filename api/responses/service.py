@@ -174,10 +174,10 @@ class ResponseService:
         as its client cannot say where it stopped reading.
         """
         if not is_keyed:
-            return request.keeping.keep_s
+            return request.keep_s
         if not request.stream:
             return math.inf
-        return max(request.keeping.keep_s, self.settings.resume_keep_s)
+        return max(request.keep_s, self.settings.resume_keep_s)
 
     async def _prepare(
         self,
@@ -190,7 +190,7 @@ class ResponseService:
         is_keyed: bool = False,
     ) -> Response:
         keep_s = self.settings.resume_keep_s
-        if request.keeping.keep_s > keep_s:
+        if request.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         if request.refers:
             request = await self._with_items(request, principal)
@@ -211,7 +211,7 @@ class ResponseService:
             conversation,
             session="" if request.store else session,
             streaming=streaming,
-            merge_s=self._merge_s(request, streaming=streaming),
+            options=self.settings.with_merging(request.options, streaming=streaming),
             is_keyed=is_keyed,
             before=before,
             prompt=await self._truncated(conversation, request, principal),
@@ -224,7 +224,7 @@ class ResponseService:
         values = await with_items(request.values, principal, partial(self.ask, kind=JsonObject))
         model, now = self.generator.model_name, trio.current_time()
         read = read_response_request(values, model=model, now=now, answer_format=self.answer_format)
-        return attrs.evolve(read, keeping=request.keeping, stream_id=request.stream_id)
+        return attrs.evolve(read, came_at=request.came_at, stream_id=request.stream_id)
 
     async def _truncated(
         self, conversation: Conversation, request: ResponseRequest, principal: str
@@ -260,14 +260,6 @@ class ResponseService:
         except EngineError as error:
             raise to_api_error(error, request.names) from error
         return len(tokens)
-
-    def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
-        keeping = request.keeping
-        if keeping.deadline_s < math.inf:
-            return 0.0  # what waits would be lost
-        if streaming and keeping.merge_s is not None:
-            return keeping.merge_s
-        return self.settings.merge_s(streaming=streaming)
 
     async def _conversation_before(
         self, request: ResponseRequest, principal: str, session: str

@@ -88,7 +88,7 @@ def _read(application: Application, body: JsonObject) -> ResponseRequest:
     request = read_response_request(
         body, model=model, now=now, answer_format=application.answer_format
     )
-    if request.keeping.credit is not None:
+    if request.options.credit is not None:
         raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
     return request
 
@@ -152,7 +152,7 @@ async def _answer_whole(
     async with AsyncExitStack() as sent:
         with connection.cancel_when_client_leaves():
             # The response may outlive this client, and have readers then, or its frontend has died.
-            if request.keeping.keep_s > 0 or application.store.begun(response_id) is not None:
+            if request.keep_s > 0 or application.store.begun(response_id) is not None:
                 opening = responses.open(request, principal, response_id=response_id)
                 response = await sent.enter_async_context(opening)
                 connection.access.generation = response.generated

@@ -23,7 +23,7 @@ from ..http.connection import HttpConnection
 from ..http.held import NO_SLOT, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
-from ..openai.engine_rank import RANK_HEADER_NAME, ranked
+from ..openai.option_fields import RANK_HEADER_NAME, ranked
 from ..routes.table import SOCKET_PATH, authorize, dispatch
 from ..settings import LOCAL, InputShare
 from ..websocket.frames import Opening

@@ -18,7 +18,7 @@ from ..access_log import AccessEntry
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.held import TurnState, encode_turn
-from ..openai.engine_rank import ranked
+from ..openai.option_fields import ranked
 from ..openai.responses_fields import RESPONSES
 from ..openai.responses_request import (
     ResponseRequest,
@@ -239,8 +239,8 @@ class SocketTurns:
                 stream_id=turn.stream_id,
             )
         if begun is not None:
-            begun.keep_s = begun.request.keeping.keep_s  # its client is there, as it was
-            begun.grant_up_to((begun.request.keeping.credit or 0) + turn.granted)
+            begun.keep_s = begun.request.keep_s  # its client is there, as it was
+            begun.grant_up_to((begun.request.options.credit or 0) + turn.granted)
             if turn.is_cancelled:
                 begun.cancel(CANCELLED)
         start = Start(request, turn.message, *said, is_taken_over=begun is not None)

@@ -21,6 +21,7 @@ from ..config import EngineSettings
 from ..embeddings import PARAMETER, PLACEHOLDER_ID, EmbeddingLimits
 from ..errors import EngineError, InvalidParameter, PromptTooLong
 from ..messages import AddRequest
+from ..request_options import LABEL_CHARACTERS_MAX
 from ..sampling_params import BAD_WORD_CHARACTERS_MAX, BAD_WORDS_MAX, MAX_LOGPROBS_DEFAULT
 from ..step_messages import RowLogprobs, StepResult, WorkerReady
 from .logprob_log import ITEM_BYTES
@@ -29,14 +30,8 @@ from .step_builder import ScheduledStep
 
 # Our own ids have under 50 characters; a client's own may be longer, but not a document.
 REQUEST_ID_CHARACTERS_MAX = 256
-# Principals and salts are digests; a guess, with room for names.
-LABEL_CHARACTERS_MAX = 1024
 # Numbers that the worker keeps in signed 32-bit integers.
 CHOICE_MAX = 2**31 - 1
-# Tokens that wait are computed again when their engine dies: not more than this.
-MERGE_S_MAX = 10.0
-# A shorter window cannot be told by the clock; and 0 means that nothing waits.
-MERGE_S_MIN = 0.001
 # Each word with and without a space before it; a character is at most four tokens.
 BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX
 BAD_WORD_TOKENS_MAX = 4 * (BAD_WORD_CHARACTERS_MAX + 1)
@@ -110,7 +105,6 @@ def _check_labels(request: AddRequest) -> None:
         ("request_id", request.request_id, REQUEST_ID_CHARACTERS_MAX),
         ("parent", request.parent, REQUEST_ID_CHARACTERS_MAX),
         ("principal", request.principal, LABEL_CHARACTERS_MAX),
-        ("cache_salt", request.cache_salt, LABEL_CHARACTERS_MAX),
     ):
         if len(label) > most:
             raise InvalidParameter(name, f"must have at most {most} characters")
@@ -118,8 +112,7 @@ def _check_labels(request: AddRequest) -> None:
         raise InvalidParameter("attempt", f"must be at least 0, not {request.attempt}")
     if not 0 <= request.choice <= CHOICE_MAX:
         raise InvalidParameter("choice", f"must be from 0 to {CHOICE_MAX}")
-    if request.merge_s and not MERGE_S_MIN <= request.merge_s <= MERGE_S_MAX:
-        raise InvalidParameter("merge_s", f"must be 0, or from {MERGE_S_MIN:g} to {MERGE_S_MAX:g}")
+    request.check_sent()
     if request.credit is not None and request.credit < 0:
         raise InvalidParameter("credit", f"must be at least 0, not {request.credit}")
 

@@ -132,10 +132,12 @@ class OutputWindows:
         if index == request.replayed_tokens or len(request.token_ids) > request.delayed_until:
             return False
         request.unsent_from = index
-        key = (request.home, request.merge_s)
+        merge_s = request.merge_s
+        assert merge_s, "its tokens may wait"
+        key = (request.home, merge_s)
         window = self._windows.get(key)
         if window is None:
-            due_s = (math.floor(now / request.merge_s) + 1) * request.merge_s
+            due_s = (math.floor(now / merge_s) + 1) * merge_s
             window = self._windows[key] = _Window(due_s)
         window.requests[request] = None
         return True

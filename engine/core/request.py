@@ -21,6 +21,7 @@ import attrs
 from ...transports.array import Array
 from ..batch_table import content_hash, form_hash
 from ..messages import AddRequest, RequestOutput
+from ..request_options import SentOptions
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
 from .grammar import RequestGrammar
@@ -68,7 +69,7 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 
 
 @attrs.define(eq=False)
-class Request:
+class Request(SentOptions):
     """Mutable state of one attempt at one request. Compared and hashed by identity."""
 
     home: Home
@@ -78,7 +79,6 @@ class Request:
     arrival: int
     sampling: SamplingParams
     choice: int
-    priority: int
     # Whose it is: principals take turns.
     principal: str
 
@@ -102,12 +102,8 @@ class Request:
     admitted_ns: int = 0
     # Preempted here, or sent before: it has its turn ahead of new ones.
     has_run: bool = False
-    # The frontend wants events: when it is queued, scheduled, preempted.
-    events: bool = False
     # The attempt alone names it to its frontend.
     in_columns: bool = False
-    # How long its tokens may be held to be sent together; 0: not at all.
-    merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
     grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
@@ -189,7 +185,7 @@ class Request:
     @property
     def is_interactive(self) -> bool:
         """Whether its tokens may be read one by one; embeddings count, as they make steps large."""
-        return self.merge_s < INTERACTIVE_BELOW_S or self.prompt_embeds is not None
+        return (self.merge_s or 0.0) < INTERACTIVE_BELOW_S or self.prompt_embeds is not None
 
     @property
     def output_count(self) -> int:
@@ -353,7 +349,6 @@ def make_request(
         arrival=arrival,
         sampling=sampling,
         choice=add.choice,
-        priority=add.priority,
         principal=add.principal,
         token_ids=add.prompt_token_ids + add.output_token_ids,
         prompt_tokens=prompt_tokens,
@@ -366,9 +361,7 @@ def make_request(
         status=status,
         admitted_ns=add.admitted_ns,
         has_run=add.replayed,
-        events=add.events,
         in_columns=add.in_columns,
-        merge_s=add.merge_s,
         bad_words=add.bad_words,
         prompt_embeds=add.prompt_embeds,
         parent=add.parent,
@@ -378,4 +371,5 @@ def make_request(
         content=content_hash(add),
         form_content=form_hash(add),
         solo_tokens=add.solo_tokens,
+        **add.sent(),
     )

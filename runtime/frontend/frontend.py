@@ -4,10 +4,12 @@ Embedded it lives in the caller's process, under `serve` in every frontend proce
 `generate` admits and submits, leaving it aborts and releases, whatever happened between.
 """
 
+import inspect
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -15,6 +17,8 @@ import trio
 from ...engine.embeddings import REQUEST_BYTES_MAX
 from ...engine.errors import InvalidParameter
 from ...engine.messages import AddRequest
+from ...engine.parameter_bounds import check_text
+from ...engine.request_options import NO_OPTIONS, RequestOptions
 from ...engine.sampling_params import SamplingParams
 from ..config import RuntimeSettings
 from ..journal.journal import AdmissionNote
@@ -28,11 +32,6 @@ from .health import FrontendStatistics, Health, RuntimeStatistics
 from .ledger_entry import LedgerStatus, RequestState
 from .output_collector import OutputCollector
 from .request_flow import CreditWindow, RequestFlow, StreamCredit
-
-
-def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
-    """Time to merge at the engine: 0 if stop strings or a deadline need each token here at once."""
-    return 0.0 if params.stop or deadline_s < math.inf else asked_s
 
 
 def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
@@ -79,31 +78,31 @@ class Frontend:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
         *,
         request_id: str | None = None,
         principal: str = "",
-        cache_salt: str = "",
-        priority: int = 0,
         streaming: bool = True,
-        events: bool = False,
-        credit: int | None = None,
-        deadline_s: float = math.inf,
-        merge_s: float = 0.0,
-        inexact_ok: bool = False,
-        engine: int | None = None,
         note: AdmissionNote | None = None,
+        **single_options: Any,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
+
+        Single options, by their names, go before those in `options`.
 
         Raises as `Generator.generate` and `GenerationStream`. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
-        labels = {"request_id": request_id, "principal": principal, "cache_salt": cache_salt}
-        times_s = {"deadline_s": deadline_s, "merge_s": merge_s}
-        flags = {"events": events, "inexact_ok": inexact_ok}
-        check_arguments(labels, times_s, priority=priority, credit=credit, **flags)
-        check_engine(engine, self.settings.engines)
-        deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
+        check_text("request_id", request_id)
+        check_text("principal", principal)
+        params, options = params or SamplingParams(), options or NO_OPTIONS
+        if single_options:
+            options = attrs.evolve(options, **single_options)
+        check_engine(options.engine, self.settings.engines)
+        sent, credit = options.sent(), options.credit
+        if params.stop or options.deadline_s < math.inf:
+            sent["merge_s"] = None  # each token is needed here at once
+        deadline = trio.current_time() + options.deadline_s
         with self._open_ticket(prompt, params.n, principal) as ticket:
             prepared = await self._prepare(prompt, params, principal)
             _charge(ticket, prepared, params.n)
@@ -115,15 +114,10 @@ class Frontend:
                     sampling=self.admission.with_seed(prepared.params),
                     eos_token_ids=list(self.inputs.eos_token_ids),
                     credit=self._stream_credit(credit, streaming=streaming).credit,
-                    events=events,
                     principal=principal,
-                    cache_salt=cache_salt,
-                    priority=priority,
                     bad_words=prepared.bad_words,
-                    merge_s=_merge_s(merge_s, params, deadline_s),
                     prompt_embeds=prepared.embeds,
-                    inexact_ok=inexact_ok,
-                    engine=engine,
+                    **sent,
                 )
             )
             flows = [self._new_flow(add, ticket, credit, streaming=streaming) for add in requests]
@@ -239,62 +233,37 @@ class Frontend:
         self.client.draining = True
 
 
+def _with_options(signature: inspect.Signature) -> inspect.Signature:
+    """Signature with each option in the place of the last parameter, which stands for them."""
+    *others, _ = signature.parameters.values()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=field.type)
+        for field in attrs.fields(RequestOptions)
+    ]
+    return signature.replace(parameters=[*others, *options])
+
+
+# Shown by completion.
+Frontend.generate.__signature__ = _with_options(  # type: ignore[attr-defined]
+    inspect.signature(Frontend.generate)
+)
+
+
 def states_of(flows: Iterable[RequestFlow]) -> list[RequestState]:
     """States of the choices in flight, as the ledger goes on to have them."""
     entries = [flow.client.ledger.get(flow.request_id) for flow in flows]
     return [entry.state for entry in entries if entry is not None]
 
 
-# Limits of the wire's integers.
-PRIORITY_MAX = 2**63 - 1
-CREDIT_MAX = 2**63 - 1
 # Token ids of all choices together: some 16 MiB on their way, and as much at an engine.
 CHOICE_TOKENS_MAX = 2**22
 
 
-def check_arguments(
-    labels: Mapping[str, str],
-    times_s: Mapping[str, float],
-    *,
-    priority: int,
-    credit: int | None,
-    **flags: bool,
-) -> None:
-    """Types and, where a type says too little, ranges; lengths and bounds are the engine's.
-
-    An engine drops a message that it cannot read, as it does not know whose it is: a value of a
-    wrong type that got that far would leave the request waiting for ever.
-
-    Labels, times and flags are {name: value}. Raises `InvalidParameter`, naming the argument.
-    """
-    for name, text in labels.items():
-        if not isinstance(text, str):
-            raise InvalidParameter(name, "must be text")
-        if not text.isascii():
-            _check_unicode(name, text)
-    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
-        raise InvalidParameter("priority", f"must be a whole number up to ±{PRIORITY_MAX}")
-    if credit is not None and (type(credit) is not int or not 0 <= credit <= CREDIT_MAX):
-        raise InvalidParameter("credit", f"must be a whole number from 0 to {CREDIT_MAX}")
-    for name, flag in flags.items():
-        if type(flag) is not bool:
-            raise InvalidParameter(name, "must be True or False")
-    for name, seconds in times_s.items():
-        if type(seconds) not in (int, float) or math.isnan(seconds):
-            raise InvalidParameter(name, "must be a number of seconds")
-
-
-def check_engine(rank: object, engines: int) -> None:
+def check_engine(rank: int | None, engines: int) -> None:
     """Raises `InvalidParameter` for what is no rank of so many engines."""
-    if rank is not None and (type(rank) is not int or not 0 <= rank < engines):
+    if rank is not None and rank >= engines:
         raise InvalidParameter("engine", f"must be the number of an engine, 0 to {engines - 1}")
-
-
-def _check_unicode(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidParameter(name, f"is not Unicode: {error.reason}") from error
 
 
 def split_choices(request: AddRequest) -> list[AddRequest]:

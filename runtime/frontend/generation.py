@@ -15,6 +15,7 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...engine.messages import FinishReason
+from ...engine.request_options import RequestOptions
 from ...engine.sampling_params import SamplingParams
 from ..journal.journal import AdmissionNote
 from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
@@ -282,18 +283,11 @@ class Generator(Protocol):
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
         *,
         request_id: str | None = None,
         principal: str = "",
-        cache_salt: str = "",
-        priority: int = 0,
         streaming: bool = True,
-        events: bool = False,
-        credit: int | None = None,
-        deadline_s: float = math.inf,
-        merge_s: float = 0.0,
-        inexact_ok: bool = False,
-        engine: int | None = None,
         note: AdmissionNote | None = None,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.

@@ -4,7 +4,6 @@ The streams it gives out are the real `GenerationStream`, over the real `OutputC
 engines and tokenizer are made up. Delays are trio's, so that MockClock decides what they cost.
 """
 
-import math
 from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +19,7 @@ from triolet.api.serving.connection import run_connection
 from triolet.api.settings import ServeSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason, RequestEvent
+from triolet.engine.request_options import NO_OPTIONS, RequestOptions
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.clients import Answer as Answer
 from triolet.fuzz.doubles.clients import HttpClient as HttpClient
@@ -67,17 +67,10 @@ class Call:
 
     prompt: Prompt
     params: SamplingParams
+    options: RequestOptions
     request_id: str
     principal: str = ""
-    cache_salt: str = ""
-    priority: int = 0
     streaming: bool = True
-    events: bool = False
-    credit: int | None = None
-    deadline_s: float = math.inf
-    merge_s: float = 0.0
-    inexact_ok: bool = False
-    engine: int | None = None
     note: AdmissionNote | None = None
 
 
@@ -117,7 +110,7 @@ class FakeFlow:
 
     @property
     def client_credit(self) -> int | None:
-        credit = self.generator.calls[-1].credit
+        credit = self.generator.calls[-1].options.credit
         return None if credit is None else credit + sum(self.generator.granted)
 
     def handle_granted(self, tokens: int) -> None:
@@ -164,16 +157,17 @@ class FakeGenerator:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
         *,
         request_id: str | None = None,
-        **options: Any,
+        **more: Any,
     ) -> AsyncIterator[GenerationStream]:
         await trio.sleep(self.opens_after_s)
         if self.refuse is not None:
             raise self.refuse
         assert request_id is not None
         params = params or SamplingParams()
-        self.calls.append(Call(prompt, params, request_id, **options))
+        self.calls.append(Call(prompt, params, options or NO_OPTIONS, request_id, **more))
         streaming = self.calls[-1].streaming
         flows = [FakeFlow(make_collector(request_id, not streaming), self) for _ in range(params.n)]
         if params.prompt_logprobs is not None:

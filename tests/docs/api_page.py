@@ -16,6 +16,7 @@ import attrs
 import triolet
 from triolet.engine import errors as engine_errors
 from triolet.engine.errors import EngineError
+from triolet.engine.request_options import RequestOptions
 from triolet.runtime import errors as runtime_errors
 from triolet.runtime.arguments import EngineArguments, RuntimeArguments
 from triolet.runtime.frontend.generation import GenerationStream, Generator
@@ -129,6 +130,9 @@ def _entry(name: str, documented: Any) -> Iterator[str]:
 
 
 def _options() -> Iterator[str]:
+    yield "## Options of a request\n"
+    yield "Keywords of `generate`; the text there says what they mean.\n"
+    yield _fields(RequestOptions)
     yield "## Options\n"
     yield "Keywords of `open_runtime` and `LLM`; see `triolet config show` for what they mean.\n"
     for owner in (RuntimeArguments, EngineArguments):

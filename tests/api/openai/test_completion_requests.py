@@ -57,7 +57,7 @@ def test_fields_of_chat() -> None:
         max_tokens=9, temperature=0.5, stop=("a", "b"), seed=1, ignore_eos=True, min_tokens=2
     )
     options = request.options
-    assert (options.stream, options.include_usage, options.with_token_ids) == (True, True, True)
+    assert (options.stream, options.include_usage, options.token_ids) == (True, True, True)
     assert read_chat(max_tokens=9, max_completion_tokens=4).sampling.max_tokens == 4
     ids = read_chat_request({"runtime": {"input_token_ids": [5]}}, model="toy")
     assert ids.prompt == [5]
@@ -155,7 +155,7 @@ def test_our_own_object_wins_over_the_top_level() -> None:
     sampling, runtime = request.sampling, request.options.runtime
     assert (sampling.seed, sampling.top_p, sampling.max_tokens) == (5, 0.5, 9)
     assert (runtime.priority, runtime.cache_salt) == (7, "top")
-    assert request.options.with_token_ids
+    assert request.options.token_ids
 
 
 def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:

@@ -46,7 +46,7 @@ def test_a_text_input_and_sampling() -> None:
         max_tokens=5, temperature=0, top_p=0.5, seed=7, top_k=0, stop=("END",)
     )
     assert (request.stream, request.stream_id) == (True, "a.b-c_1")
-    assert request.options.token_ids
+    assert request.token_ids
     assert request.metadata == {"k": "v"}
 
 
@@ -126,10 +126,10 @@ def test_how_it_is_kept_and_continued() -> None:
     )
     assert (request.input, request.previous_response_id) == ([], "resp_1")
     assert (request.background, request.generate, request.store) == (True, False, True)
-    assert (request.keeping.deadline_s, request.keeping.keep_s) == (11.5, 2.0)
-    assert (request.keeping.credit, request.keeping.merge_s) == (0, 0.04)
+    assert (request.deadline_s, request.keep_s) == (11.5, 2.0)
+    assert (request.options.credit, request.options.merge_s) == (0, 0.04)
     ids = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
-    assert (ids.input, ids.options.input_token_ids) == ([], [1, 2])
+    assert (ids.input, ids.input_token_ids) == ([], [1, 2])
     assert ids.keeps_token_ids
 
 

@@ -18,6 +18,7 @@ from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
+from triolet.engine.request_options import RequestOptions
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.frontend.generation import GenerationStream
@@ -157,12 +158,17 @@ def status_of(response: Response) -> tuple[Status, str | None]:
 
 async def test_what_the_generator_is_asked() -> None:
     generator = FakeGenerator()
-    runtime = {"cache_salt": "s", "priority": 3, "events": True, "credit": 5, "inexact_ok": True}
+    runtime: dict[str, Any] = {
+        "cache_salt": "s",
+        "priority": 3,
+        "events": True,
+        "credit": 5,
+        "inexact_ok": True,
+    }
     response = await run(generator, runtime=runtime)
     (call,) = generator.calls
     assert (call.request_id, call.principal, call.streaming) == ("resp_1", "p", True)
-    assert (call.cache_salt, call.priority, call.events, call.credit) == ("s", 3, True, 5)
-    assert call.inexact_ok
+    assert call.options == RequestOptions(**runtime)
     assert status_of(response) == (Status.COMPLETED, None)
     assert response.record.text == "Hello world"
 

@@ -274,10 +274,10 @@ async def test_a_deadline_is_named_as_far_as_there_are_words() -> None:
     )
     (choice,) = body["choices"]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "deadline")
-    assert generator.calls[0].deadline_s == 2.5
+    assert generator.calls[0].options.deadline_s == 2.5
     body = await ask(PATH, {"prompt": "a", "runtime": {"deadline_ms": 7}}, generator)
     assert body["choices"][0]["stop_reason"] == "deadline"
-    assert generator.calls[1].deadline_s == 0.007
+    assert generator.calls[1].options.deadline_s == 0.007
 
 
 async def test_a_piece_without_text_is_sent_for_its_logprobs() -> None:
@@ -304,4 +304,4 @@ async def test_from_where_an_answer_is_inexact_is_told(path: str) -> None:
         assert not any("error" in chunk for chunk in chunks)
         choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
         assert [choice["runtime"] for choice in choices if "runtime" in choice] == expected
-        assert all(call.inexact_ok for call in generator.calls)
+        assert all(call.options.inexact_ok for call in generator.calls)

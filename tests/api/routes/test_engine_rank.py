@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from triolet.api.openai.engine_rank import RANK, RANK_HEADER
+from triolet.api.openai.option_fields import RANK, RANK_HEADER
 from triolet.engine.errors import InvalidParameter
 from triolet.runtime.errors import NoEngine
 
@@ -27,7 +27,7 @@ async def ranks_of(path: str, fields: dict[str, Any], header: str | None = None)
     async with open_client(make_application(generator)) as client:
         answer = await client.request("POST", path, {**BODIES[path], **fields}, headers)
     assert answer.status == 200, answer.body
-    return {call.engine for call in generator.calls}
+    return {call.options.engine for call in generator.calls}
 
 
 @each_protocol
@@ -87,7 +87,9 @@ async def test_each_lane_names_its_own_unless_the_handshake_did(header: str | No
         for rank in (0, 1):
             await client.create("hi", f"lane{rank}", **{RANK: rank})
             await client.receive_until(*TERMINALS)
-    assert [call.engine for call in generator.calls] == ([0, 1] if header is None else [3, 3])
+    assert [call.options.engine for call in generator.calls] == (
+        [0, 1] if header is None else [3, 3]
+    )
 
 
 async def test_a_handshake_with_a_wrong_header_is_refused() -> None:

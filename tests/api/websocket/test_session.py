@@ -526,7 +526,7 @@ async def test_credit_is_granted_by_lane_or_by_id(autojump_clock: trio.testing.M
         await client.send({"type": "runtime.credit", "response_id": response_id, "add": 4})
         await client.send({"type": "response.cancel", "stream_id": "a"})
         await client.receive_until(*TERMINALS)
-    assert (generator.calls[0].credit, generator.granted) == (5, [3, 4])
+    assert (generator.calls[0].options.credit, generator.granted) == (5, [3, 4])
 
 
 async def test_two_sockets_read_one_response_and_one_may_leave(

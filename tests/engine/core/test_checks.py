@@ -10,9 +10,6 @@ from triolet.engine.core.checks import (
     BAD_WORD_SPELLINGS_MAX,
     BAD_WORD_TOKENS_MAX,
     FAILED,
-    LABEL_CHARACTERS_MAX,
-    MERGE_S_MAX,
-    MERGE_S_MIN,
     REQUEST_ID_CHARACTERS_MAX,
     RequestLimits,
     UnexpectedResult,
@@ -25,6 +22,7 @@ from triolet.engine.core.step_builder import ScheduledStep
 from triolet.engine.embeddings import EmbeddingLimits
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.messages import AddRequest
+from triolet.engine.request_options import LABEL_CHARACTERS_MAX, MERGE_S_MAX, MERGE_S_MIN
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import RowLogprobs, Step, StepResult
 from triolet.tests.engine.core.driver import new_request

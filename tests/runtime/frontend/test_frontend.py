@@ -28,9 +28,6 @@ from triolet.runtime.config import ReplaySettings
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend.frontend import (
     CHOICE_TOKENS_MAX,
-    CREDIT_MAX,
-    PRIORITY_MAX,
-    check_arguments,
     split_choices,
 )
 from triolet.runtime.frontend.request_flow import error_of
@@ -205,11 +202,11 @@ async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib
 
 
 async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(bed: Bed) -> None:
-    async with bed.frontend.generate("the cat", PARAMS, cache_salt="x" * 2000) as stream:
+    async with bed.frontend.generate("the cat", PARAMS, principal="x" * 2000) as stream:
         with pytest.raises(InvalidParameter) as caught:
             await stream.collect()
-    assert caught.value.parameter == "cache_salt"
-    assert str(caught.value) == "cache_salt must have at most 1024 characters"
+    assert caught.value.parameter == "principal"
+    assert str(caught.value) == "principal must have at most 1024 characters"
     core = bed.servers[0].core
     core.limits = attrs.evolve(core.limits, max_model_len=2)  # less than it told us
     async with bed.frontend.generate([9, 9], PARAMS) as stream:
@@ -276,55 +273,6 @@ async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
         assert await tokens() == 8, "its successor may take the stream over"
         bed.client.apply_membership(bed.directory.handle_failed(1))
         assert await tokens() == alone
-
-
-GOOD: dict[str, Any] = {
-    "labels": {"request_id": "a", "cache_salt": "ä"},
-    "priority": 0,
-    "credit": None,
-    "events": False,
-    "times_s": {"deadline_s": math.inf, "merge_s": 0},
-}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"priority": -PRIORITY_MAX},
-        {"credit": 0},
-        {"credit": CREDIT_MAX},
-        {"times_s": {"deadline_s": -1}},
-    ],
-    ids=str,
-)
-def test_these_are_taken(changed: dict[str, Any]) -> None:
-    check_arguments(**{**GOOD, **changed})
-
-
-@pytest.mark.parametrize(
-    ("changed", "parameter"),
-    [
-        ({"labels": {"request_id": 5}}, "request_id"),
-        ({"labels": {"principal": "\ud800"}}, "principal"),
-        ({"priority": "1"}, "priority"),
-        ({"priority": 1.0}, "priority"),
-        ({"priority": True}, "priority"),
-        ({"priority": PRIORITY_MAX + 1}, "priority"),
-        ({"credit": -1}, "credit"),
-        ({"credit": 2.0}, "credit"),
-        ({"credit": CREDIT_MAX + 1}, "credit"),
-        ({"events": 1}, "events"),
-        ({"times_s": {"deadline_s": math.nan}}, "deadline_s"),
-        ({"times_s": {"merge_s": "1"}}, "merge_s"),
-        ({"times_s": {"merge_s": True}}, "merge_s"),
-    ],
-    ids=str,
-)
-def test_these_are_refused_by_name(changed: dict[str, Any], parameter: str) -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        check_arguments(**{**GOOD, **changed})
-    assert caught.value.parameter == parameter
 
 
 ADD = AddRequest(
