@@ -124,7 +124,6 @@ KNOW_THE_KERNEL = {
     "api.commands": "a command looks for processes, and at terminals",
     "api.routes.admin": "answers which process got a signal",
     "runtime.control": "servers are found by what their roots left",
-    "runtime.fleet": "orders of people name places, and are carried out on processes",
 }
 
 

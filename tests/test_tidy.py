@@ -39,7 +39,7 @@ CRUMBS = {
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",
-    "triolet.runtime.launch.tree_calls": "what `child_process` asks a child, and waits for",
+    "triolet.runtime.launch.tree_calls": "what `child_control` asks a child, and waits for",
     "triolet.engine.grammar.times": "the patterns of `text`, to read beside the standard",
     "triolet.engine.worker.torch.tile_plan": "what a tile has, as lists, without a device",
 }
@@ -82,7 +82,7 @@ RUN_BY_TESTS = {
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.
 FIREWALLS = {
-    "triolet.runtime.launch.launcher": "a launcher judges each failure of a child",
+    "triolet.runtime.launch.local_child": "each failure of a child is judged",
     "triolet.runtime.fleet.process_supervisor": "a supervisor's work is failures",
     "triolet.nurseries.processes.boot": "last words of a child that cannot begin",
     "triolet.nurseries.processes.child": "last words of a child that fails",
@@ -98,6 +98,7 @@ FIREWALLS = {
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
     "triolet.fuzz.fuzzer": "whatever is raised is the finding",
+    "triolet.fuzz.doubles.scripted_child": "whatever a script raises is its end",
     "triolet.fuzz.simulator.kernel": "whatever a simulated process raises is its exit",
 }
 # Starts of a task that has no name, handle and cancel scope of its own, by module and function: it

@@ -52,7 +52,7 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
             logger.warning("%s", warning)
         signals = partial(take_signals, root.drain, stop)
         await start_service(nursery, signals, name="signals", waits_for="signals")
-        await start_service(nursery, run_reaper, root.own_pids, name="reaper")
+        await start_service(nursery, run_reaper, root.to_reap, name="reaper")
         with stop:
             await root.run()
         on_event(Stopped())

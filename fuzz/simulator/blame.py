@@ -15,7 +15,7 @@ from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...nurseries.processes.boot import EXIT_STOPPED
 from ...runtime.fleet.engine_fleet import EngineFleet
-from ...runtime.launch.child_process import Suspected
+from ...runtime.launch.child import Suspected
 from .kernel import SimProcess
 from .plan import Request
 from .processes import ENGINE, EngineParts

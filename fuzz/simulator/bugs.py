@@ -37,8 +37,8 @@ from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
-from ...runtime.launch import launcher
-from ...runtime.launch.child_process import BecameReady, ChildProcess
+from ...runtime.launch.child import BecameReady
+from ...runtime.launch.local_child import LocalChild
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
@@ -340,7 +340,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a step begins before it is written down", step_loop, "_write_batch", nothing),
     ("a step that is over is in the table", BatchTable, "end_step", nothing),
     ("a lost step stays in the table", BatchTable, "clear", nothing),
-    ("who is killed has suspects", ChildProcess, "handle_failing", _blame_the_killed),
+    ("who is killed has suspects", LocalChild, "handle_failing", _blame_the_killed),
     ("each of many is blamed alone", Quarantine, "handle_death", _blame_each_alone),
     ("deaths count wherever they were", Quarantine, "_group", _group_by_number),
     ("poison is never refused", Quarantine, "handle_death", _refuse_none),
@@ -348,7 +348,7 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("suspects run with others", EngineView, "judge", _let_suspects_join),
     ("who has passed is a suspect still", Quarantine, "handle_passed", _pass_none),
     ("a stop is taken for a hang at once", HangWatch, "_count", _count_more),
-    ("a hang is not ended", launcher, "_handle_hang", nothing),
+    ("a hang is not ended", LocalChild, "_handle_hang", nothing),
     ("a dead frontend's requests run on", EngineCore, "resync", _ask_nothing_abort_nothing),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),

@@ -228,8 +228,8 @@ class Spares:
                 return spawned
         return None
 
-    def pids(self) -> set[int]:
-        """Processes that are ours to reap."""
+    def to_reap(self) -> set[int]:
+        """Processes that are ours to reap, by number."""
         return {process.pid for process in self.processes().values()}
 
     def processes(self) -> dict[str, Process]:

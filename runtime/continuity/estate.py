@@ -15,7 +15,7 @@ import attrs
 from ...engine.block_names import drop_names
 from ...engine.place_memory import PlaceMemory, open_memory_of_places
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
-from ..launch.child_process import GivenUp, Gone, PlaceEvent, Suspected
+from ..launch.child import GivenUp, Gone, PlaceEvent, Suspected
 
 
 class Estate(Protocol):

@@ -14,7 +14,7 @@ from ...transports.control.passed_fds import close_fds
 from ..journal.disk import DISK_REBUILDING_AT
 from ..journal.memory import create_journal, forget_rebuilding
 from ..journal.records import REBUILDING_AT
-from ..launch.child_process import Gone, PlaceEvent
+from ..launch.child import Gone, PlaceEvent
 from .journal_folder import JournalFolder
 
 

@@ -23,8 +23,8 @@ from ...transports.takeover.tcp import (
     is_open,
     make_countable,
 )
+from ..launch.child import Child, GivenUp, Gone, PlaceEvent
 from ..launch.child_end import EndKind
-from ..launch.child_process import ChildProcess, GivenUp, Gone, PlaceEvent
 from ..messages import PassConnection
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
 from .unavailable import end_unavailable
@@ -178,7 +178,7 @@ class HeldConnections:
         self.handle_given_up(rank)
 
     async def pass_again(
-        self, rank: int, child: ChildProcess, waiting: Iterable[HeldConnection], timeout_s: float
+        self, rank: int, child: Child, waiting: Iterable[HeldConnection], timeout_s: float
     ) -> None:
         """Task: give the connections that wait to the process that is READY, one after the other.
 
@@ -189,7 +189,7 @@ class HeldConnections:
             held.lives = self.memory_calls.read_lives(self._memory[rank], held.slot)
             while held.phase is HeldPhase.WAITING and held in self._sockets:
                 try:
-                    await child.send(message, timeout_s, [self._sockets[held].fileno()])
+                    await child.control.send(message, timeout_s, [self._sockets[held].fileno()])
                 except trio.BrokenResourceError:
                     return
                 except trio.TooSlowError:

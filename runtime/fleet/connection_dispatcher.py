@@ -5,6 +5,7 @@ waits; a frontend that is dead or hangs is passed by.
 """
 
 import math
+import socket
 from functools import partial
 
 import attrs
@@ -14,7 +15,7 @@ from ...engine.messages import Drain
 from ...nurseries.tasks.changes import Changes
 from ..continuity.held_connections import HeldConnections
 from ..continuity.unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
-from ..launch.child_process import ChildProcess
+from ..launch.child import Child
 from ..messages import FrontendLoad
 from .connection_balancer import ConnectionBalancer
 from .process_supervisor import ProcessSupervisor
@@ -37,10 +38,10 @@ class ConnectionDispatcher:
     _away_s: float = attrs.field(default=math.inf, init=False)  # when the last ready one went
     _connections: int = attrs.field(default=0, init=False)
 
-    async def pass_connection(self, fd: int) -> None:
+    async def pass_connection(self, connection: socket.socket) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
 
-        The descriptor stays the caller's. Waits while no frontend is up, but answers its client
+        It stays the caller's. Waits while no frontend is up, but answers its client
         itself when none was for `unavailable_s`; one that is dead or hangs is passed by. What was
         sent to one that dies is passed to its successor if it is held, also if it was not read;
         else its client sees a reset.
@@ -51,14 +52,14 @@ class ConnectionDispatcher:
                 with trio.move_on_at(self._away_s + self.unavailable_s) as patience:
                     await self.changed.wait()
                 if patience.cancelled_caught:
-                    return answer_unavailable(fd)
+                    return answer_unavailable(connection.fileno())
                 continue
             child = self.processes.ready[rank]
             self._connections += 1
-            held = self.held.offer(rank, fd, self._connections)
+            held = self.held.offer(rank, connection.fileno(), self._connections)
             message = self.held.message(self._connections, held)
             try:
-                await child.send(message, self.pass_timeout_s, [fd])
+                await child.control.send(message, self.pass_timeout_s, [connection.fileno()])
                 if held is not None:
                     self.held.handle_taken(rank, held, child.epoch)
                 return None
@@ -73,7 +74,7 @@ class ConnectionDispatcher:
 
     # ---- frontends that come and go
 
-    def handle_ready(self, rank: int, child: ChildProcess, *, has_slots: bool) -> None:
+    def handle_ready(self, rank: int, child: Child, *, has_slots: bool) -> None:
         """A frontend takes connections; those of its last life first, if it `has_slots`."""
         self._away_s = math.inf
         if has_slots:
@@ -85,7 +86,7 @@ class ConnectionDispatcher:
             self.held.handle_given_up(rank)
             self.balancer.handle_up(rank)
         if self.is_draining:  # its INIT may be older than the drain
-            order = partial(child.send_if_possible, Drain(), self.pass_timeout_s)
+            order = partial(child.control.send_if_possible, Drain(), self.pass_timeout_s)
             self.processes.start_task(order, name="drain")
 
     def handle_load(self, rank: int, load: FrontendLoad) -> None:
@@ -116,7 +117,7 @@ class ConnectionDispatcher:
         self.is_draining = True
         async with trio.open_nursery() as nursery:
             for child in self.processes.ready.values():
-                nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s)
+                nursery.start_soon(child.control.send_if_possible, Drain(), self.pass_timeout_s)
 
     async def wait_drained(self) -> None:
         """Return when no connection is open, or waits for a successor."""

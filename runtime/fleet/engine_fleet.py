@@ -16,15 +16,14 @@ from ...engine.batch_table import read_batches, read_forms, table_bytes
 from ...engine.config import EngineSettings, worker_module_ahead
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
 from ...nurseries.processes.watched import Watched
-from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..continuity.estate import EngineEstate
 from ..errors import NoEngineLeft
 from ..events import ChildFailed, EngineDiffers, RequestRefused
-from ..launch.child_end import ChildEnd, EndKind
-from ..launch.child_process import (
+from ..launch.child import (
     BecameFailing,
     BecameReady,
+    ChildKind,
     GivenUp,
     Gone,
     PlaceEvent,
@@ -32,7 +31,7 @@ from ..launch.child_process import (
     Suspected,
     WorkerHung,
 )
-from ..launch.launcher import ChildKind
+from ..launch.child_end import ChildEnd, EndKind
 from ..messages import EngineMembership
 from .membership import EngineDirectory, FrontendDirectory
 from .process_supervisor import FleetParts, ProcessSupervisor
@@ -120,10 +119,11 @@ class EngineFleet:
         match event:
             case BecameReady(child, payload):
                 self.ready_once.set()
-                child.publish(self.frontends.snapshot())  # some may have come since its INIT
+                child.control.publish(
+                    self.frontends.snapshot()
+                )  # some may have come since its INIT
                 self._handle_ready(rank, msgspec.msgpack.decode(payload, type=EngineReady))
-            case Said(message, fds):
-                close_fds(fds)
+            case Said(message):
                 self._handle_message(message)
             case WorkerHung(cause):  # it has another soon; people hear of why
                 self.on_membership(self.directory.handle_hung(rank, cause))

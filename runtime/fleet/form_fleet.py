@@ -15,10 +15,8 @@ import trio
 
 from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.watched import Watched
-from ...transports.control.passed_fds import close_fds
 from ..events import ChildFailed
-from ..launch.child_process import BecameReady, ChildProcess, GivenUp, PlaceEvent, Said
-from ..launch.launcher import ChildKind
+from ..launch.child import BecameReady, Child, ChildKind, GivenUp, PlaceEvent, Said
 from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
 from .process_supervisor import FleetParts, ProcessSupervisor
 
@@ -90,8 +88,7 @@ class FormFleet:
         match event:
             case BecameReady():
                 self.link(rank)
-            case Said(message, fds):
-                close_fds(fds)
+            case Said(message):
                 if isinstance(message, Watched):
                     self.on_watched(message.text)
             case GivenUp(end):
@@ -127,10 +124,10 @@ def link_frontend(frontends: ProcessSupervisor, rank: int, end: socket.socket) -
         frontends.start_task(send_form_link, child, end, name="form-link")
 
 
-async def send_form_link(child: ChildProcess, end: socket.socket) -> None:
+async def send_form_link(child: Child, end: socket.socket) -> None:
     """Task `form-link`: give a process its end of a link.
 
     One that takes nothing is about to be replaced, and its next life is linked anew.
     """
     with end, suppress(trio.BrokenResourceError, trio.TooSlowError):
-        await child.send(FormLink(), LINK_TIMEOUT_S, [end.fileno()])
+        await child.control.send(FormLink(), LINK_TIMEOUT_S, [end.fileno()])

@@ -4,6 +4,7 @@ A frontend that has served is never given up: its streams and connections wait f
 Their module is given by name, since this floor imports nothing of HTTP.
 """
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +17,6 @@ from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
-from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..continuity.estate import Estate, FrontendCounters
 from ..continuity.frontend_journals import FrontendJournals
@@ -24,18 +24,18 @@ from ..continuity.held_connections import HeldConnections
 from ..errors import ControlCallRefused, NoFrontendLeft
 from ..events import ChildFailed
 from ..hands import TABLE_BYTES
-from ..launch.child_end import ChildEnd, EndKind
-from ..launch.child_process import (
+from ..launch.child import (
     BecameFailing,
     BecameReady,
-    ChildProcess,
+    Child,
+    ChildKind,
     GivenUp,
     Gone,
     PlaceEvent,
     Said,
     Suspected,
 )
-from ..launch.launcher import ChildKind
+from ..launch.child_end import ChildEnd, EndKind
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -85,13 +85,11 @@ class RelayedCalls:
             self._waiting += 1
             self.processes.start_task(self._send, ready[receiver], message, name="relayed-call")
 
-    async def _send(
-        self, child: ChildProcess, message: ForeignCall | ForeignReply | RootCall
-    ) -> None:
+    async def _send(self, child: Child, message: ForeignCall | ForeignReply | RootCall) -> None:
         """Send one message; of an operator's question it is the answer that is sent."""
         try:
             sent = await self._reply_to(message) if isinstance(message, RootCall) else message
-            await child.send_if_possible(sent, SEND_TIMEOUT_S)
+            await child.control.send_if_possible(sent, SEND_TIMEOUT_S)
         finally:
             self._waiting -= 1
 
@@ -200,11 +198,11 @@ class FrontendFleet:
         else:
             self._begin_anew(rank)
 
-    async def _serve_out(self, rank: int, child: ChildProcess) -> None:
+    async def _serve_out(self, rank: int, child: Child) -> None:
         """Restart a frontend when its connections have ended, at the latest after the grace."""
         with trio.move_on_after(self.settings.times.grace_s):
             order = HandOver() if not self.settings.journal.disabled else Drain()
-            await child.send_if_possible(order, self.connections.pass_timeout_s)
+            await child.control.send_if_possible(order, self.connections.pass_timeout_s)
             with waiting_for(f"the connections of frontend {rank} to end"):
                 await self.connections.wait_idle(rank)
         if self.processes.ready.get(rank) is child:
@@ -217,7 +215,7 @@ class FrontendFleet:
         if child is not None and (self.settings.journal.disabled or is_idle):
             self.connections.held.handle_stopping(rank)  # in order, it ends them
         elif child is not None:
-            child.kill()
+            child.signal(signal.SIGKILL)
         self.processes.restart(rank)
 
     # ---- as the owner of its places
@@ -247,8 +245,7 @@ class FrontendFleet:
         match event:
             case BecameReady(child, payload):
                 self._handle_ready(rank, child, msgspec.msgpack.decode(payload, type=FrontendReady))
-            case Said(message, fds):
-                close_fds(fds)
+            case Said(message):
                 self._handle_message(rank, message)
             case Suspected(table):  # a content that was in hand, whichever
                 epoch = self.processes.places[rank].epoch
@@ -264,9 +261,9 @@ class FrontendFleet:
             case GivenUp(end):
                 self._handle_given_up(rank, end)
 
-    def _handle_ready(self, rank: int, child: ChildProcess, where: FrontendReady) -> None:
+    def _handle_ready(self, rank: int, child: Child, where: FrontendReady) -> None:
         self.connections.handle_ready(rank, child, has_slots=where.has_slots)
-        child.publish(self.engines())  # some may have come or gone since its INIT
+        child.control.publish(self.engines())  # some may have come or gone since its INIT
         self._publish_states()
         endpoints = where.input_endpoint, where.output_endpoint
         address = FrontendAddress(rank, child.epoch, *endpoints)

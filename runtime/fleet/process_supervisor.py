@@ -31,25 +31,28 @@ from ..config import RuntimeSettings
 from ..continuity.estate import Estate
 from ..control.calls import EngineState, Place, PlaceState, Role
 from ..events import ChildFailed, ChildReady, OnEvent
-from ..launch.child_end import ChildEnd, ChildLost, EndKind, end_of
-from ..launch.child_process import (
+from ..launch.child import (
     BecameFailing,
     BecameReady,
+    Child,
     ChildEvent,
-    ChildProcess,
+    ChildKind,
+    ChildPlan,
+    ChildTimes,
     GivenUp,
     Gone,
+    Launch,
     Launched,
     PlaceEvent,
 )
-from ..launch.launcher import ChildKind, ChildPlan, ChildTimes, run_child_process
+from ..launch.child_end import ChildEnd, EndKind, end_of
+from ..launch.local_child import LocalChild
 from ..launch.reported_workers import Remains
+from ..launch.signals import SignalTarget, target_of
 from .place import FleetPlace, State
 
 # Variables of a role beside those that any child inherits: frontends export spans.
 _VARIABLES: dict[str, tuple[str, ...]] = {"frontend": ("OTEL_", "SSL_CERT_")}
-# `run_child_process`, or a simulation of it.
-RunChild = Callable[[ChildPlan], Awaitable[None]]
 
 
 class PlaceOwner(Protocol):
@@ -80,7 +83,7 @@ class FleetParts:
     readiness: Readiness = attrs.field(factory=Readiness)
     kernel: Kernel = KERNEL
     chance: random.Random = attrs.field(factory=random.Random)
-    run_child: RunChild = run_child_process
+    launch: Launch = LocalChild
 
     def policy(self, *, have_served: bool, gives_up_served: bool) -> SupervisionPolicy:
         """The policy of a place that is begun."""
@@ -114,12 +117,12 @@ class ProcessSupervisor:
     parts: FleetParts
     estates: Sequence[Estate] = ()
     spares_count: int = 0
-    preparation: bytes = b""  # of the fork server: see `run_child`
+    preparation: bytes = b""  # of the fork server: see `Spares`
     gives_up_served: bool = True
     spares: Spares = attrs.field(init=False)
     places: list[FleetPlace] = attrs.field(init=False)
     # By rank, from the launch to the end.
-    _children: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
+    _children: dict[int, Child] = attrs.field(factory=dict, init=False)
     # Processes that outlive SIGKILL, by rank; ours to close.
     _remains: dict[int, list[Remains]] = attrs.field(factory=dict, init=False)
     # {rank: scope}, cancelled to begin it anew, whatever it is at.
@@ -160,12 +163,12 @@ class ProcessSupervisor:
         return self.kind.role
 
     @property
-    def ready(self) -> dict[int, ChildProcess]:
+    def ready(self) -> dict[int, Child]:
         """Processes by rank, from READY to their end."""
         return {rank: child for rank, child in self._children.items() if self.places[rank].is_up}
 
     @property
-    def booting(self) -> dict[int, ChildProcess]:
+    def booting(self) -> dict[int, Child]:
         """Processes by rank, from their launch to READY."""
         up = self.ready
         return {rank: child for rank, child in self._children.items() if rank not in up}
@@ -180,7 +183,7 @@ class ProcessSupervisor:
         """Whether any process was ready."""
         return any(each.has_served for each in self.places)
 
-    def present(self) -> dict[int, ChildProcess]:
+    def present(self) -> dict[int, Child]:
         """Every process that there is now, READY or not."""
         return dict(self._children)
 
@@ -193,9 +196,18 @@ class ProcessSupervisor:
         epoch = child.epoch if child else 0
         return PlaceState(Place(Role(self.role), rank), state, epoch, place.why)
 
-    def own_pids(self) -> set[int]:
-        """The processes that are ours to reap, spares included."""
-        return {child.process.pid for child in self._children.values()} | self.spares.pids()
+    def to_reap(self) -> set[int]:
+        """The processes that are ours to reap, by number, spares included."""
+        return self.spares.to_reap().union(*(each.to_reap() for each in self._children.values()))
+
+    def targets(self) -> dict[str, SignalTarget | None]:
+        """Every process that people may send signals, by place, workers and spares included."""
+        targets: dict[str, SignalTarget | None] = {}
+        for rank, place in enumerate(self.places):
+            child = self._children.get(rank)
+            targets |= {place.name: None} if child is None else child.targets()
+        spares = self.spares.processes()
+        return targets | {name: target_of(process) for name, process in spares.items()}
 
     def is_stuck(self, rank: int) -> bool:
         """Whether a process of this rank hangs in the kernel: the next one waits for its end."""
@@ -214,7 +226,7 @@ class ProcessSupervisor:
     def publish(self, snapshot: object) -> None:
         """Send this numbered full snapshot to every READY process; the latest wins."""
         for child in self.ready.values():
-            child.publish(snapshot)
+            child.control.publish(snapshot)
 
     def excuse(self, epochs: Set[int]) -> None:
         """Requests have ended these lives, of any rank: they count toward nothing."""
@@ -301,34 +313,32 @@ class ProcessSupervisor:
     async def _run_once(self, rank: int, place: FleetPlace) -> ChildEnd:
         """Run a life of this rank, to its end; returns how it ended, or why it could not begin."""
         try:
-            await self._run_child(rank, place)
-        except ChildLost as lost:
-            return lost.end
+            child = await self._launch(rank, place)
+            return await child.wait_ended()
         except Exception as error:  # a supervisor's work is failures
             return end_of(error)
-        raise AssertionError("a life ends by an error")
 
-    async def _run_child(self, rank: int, place: FleetPlace) -> None:
+    async def _launch(self, rank: int, place: FleetPlace) -> Child:
         epoch, began_s = next(self.parts.epochs), trio.current_time()
         # Before the owner begins anything: from there on what is begun is ended by the child.
         spare = await self.spares.take()
         try:
-            fds: dict[str, int] = {}
+            attached: dict[str, int] = {}
             for estate in self.estates:
-                fds.update(estate.handle_starting(rank, epoch))
+                attached.update(estate.handle_starting(rank, epoch))
             place.handle_starting(epoch)
-            init = self.owner.handle_starting(rank, epoch, list(fds))
+            init = self.owner.handle_starting(rank, epoch, list(attached))
         except BaseException:
             if spare is not None:
                 await self._end_unused(place.name, spare)
             raise
-        await self.parts.run_child(
+        return self.parts.launch(
             ChildPlan(
                 kind=self.kind,
                 rank=rank,
                 epoch=epoch,
                 init=init,
-                fds=list(fds.values()),
+                attachments=list(attached.values()),
                 report=partial(self._handle, rank, began_s),
                 on_event=self.parts.on_event,
                 times=self.parts.times,

@@ -38,7 +38,7 @@ from ..control.calls import (
 from ..control.run_folder import RunFolder, make_run_folder
 from ..errors import ControlCallRefused, PortInUse
 from ..events import Draining, OnEvent, RunEvent, Serving
-from ..launch.child_process import ChildProcess
+from ..launch.signals import SignalTarget, send_signal
 from ..messages import WatchServer
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
@@ -48,7 +48,6 @@ from .membership import FrontendDirectory
 from .platform import check_platform
 from .process_supervisor import FleetParts, ProcessSupervisor
 from .server_watch import FrontendViews, ServerWatch
-from .signals import send_signal
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -246,7 +245,7 @@ class Root:
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
             with connection:
-                await self.frontends.connections.pass_connection(connection.fileno())
+                await self.frontends.connections.pass_connection(connection)
 
     async def drain(self) -> None:
         """Accept nothing new, serve out what is open, at most for the grace time."""
@@ -260,9 +259,12 @@ class Root:
         """Whether an engine or frontend is given up; the exit code says so."""
         return bool(self.engines.processes.failed or self.frontends.processes.failed)
 
-    def own_pids(self) -> set[int]:
-        """The processes that were spawned here and are not reaped yet."""
-        return set[int]().union(*(fleet.own_pids() for fleet in self._fleets))
+    def to_reap(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet, by number."""
+        return set[int]().union(*(fleet.to_reap() for fleet in self._fleets))
+
+    def _targets(self) -> dict[str, SignalTarget | None]:
+        return {place: each for fleet in self._fleets for place, each in fleet.targets().items()}
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object
@@ -272,7 +274,7 @@ class Root:
             case ControlQuestion(ControlCall.PLACES):
                 found = self._places()
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
-                found = send_signal(order, self._fleets, self._killed)
+                found = send_signal(order, self._targets(), self._killed)
             case ControlQuestion(ControlCall.TREE):
                 found = await self._tree()
             case _:
@@ -323,17 +325,16 @@ class Root:
         }
 
     async def _tree(self) -> ProcessTree:
-        children = [
-            *sorted(self.frontends.processes.present().items()),
-            *sorted(self.engines.processes.present().items()),
-            *sorted(self.forms.processes.present().items()),
-        ]
-        trees: list[ProcessTree | None] = [None] * len(children)
+        fleets = self.frontends.processes, self.engines.processes, self.forms.processes
+        children = [child for fleet in fleets for _, child in sorted(fleet.present().items())]
+        trees: dict[int, ProcessTree] = {}
+
+        async def ask(place: int) -> None:
+            trees[place] = await children[place].tree()
+
         async with trio.open_nursery() as nursery:
-            for place, (_, child) in enumerate(children):
-                start_background_task_soon(
-                    nursery, _gather, child, trees, place, name="tree-request"
-                )
+            for place in range(len(children)):
+                start_background_task_soon(nursery, ask, place, name="tree-request")
         return ProcessTree(
             "root",
             os.getpid(),
@@ -345,28 +346,11 @@ class Root:
             },
             tasks=task_tree(),
             processes=[
-                *(tree for tree in trees if tree is not None),
+                *(trees[place] for place in sorted(trees)),
                 *self.frontends.processes.spares.trees(),
                 *self.engines.processes.spares.trees(),
             ],
         )
-
-
-async def _gather(child: ChildProcess, trees: list[ProcessTree | None], place: int) -> None:
-    spec = child.process.spec
-    if not child.ready:
-        trees[place] = child.boot_tree()
-        return
-    try:
-        trees[place] = msgspec.json.decode(await child.tree(), type=ProcessTree)
-    except (
-        trio.TooSlowError,
-        trio.BrokenResourceError,
-        trio.ClosedResourceError,
-        msgspec.MsgspecError,
-    ):
-        # A process that does not answer is shown as such: it is the one people look for.
-        trees[place] = ProcessTree(spec.name, child.process.pid, facts={"state": "does not answer"})
 
 
 def _url(listener: socket.socket) -> str:

@@ -40,7 +40,7 @@ from ..events import (
     ChildStopped,
     RunEvent,
 )
-from ..launch.child_process import ChildProcess
+from ..launch.child import Child
 from ..messages import ServerNews, WatchServer
 from .news import NewsQueue
 from .process_supervisor import ProcessSupervisor
@@ -155,7 +155,7 @@ class ServerWatch:
         for fleet in self.fleets:
             for rank, child in fleet.ready.items():
                 if f"{fleet.role} {rank}" == place:
-                    child.publish(Watch(self._number))
+                    child.control.publish(Watch(self._number))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `watch`; never returns unless cancelled."""
@@ -227,21 +227,21 @@ class ServerWatch:
         state, reason = fleet.place(rank).state.value, fleet.failed.get(rank, "")
         if child is None and not reason:
             state, reason = EngineState.RESTARTING.value, self._last_causes.get(place, "")
-        elif child is not None and not child.ready:
+        elif child is not None and not child.is_ready:
             is_booting = True
             state = (EngineState.RESTARTING if restarts else EngineState.STARTING).value
-            reason = f"{child.boot.phase} {child.boot.fraction:.0%}"
         row = {
             "place": place,
             "parent": "root",
             "role": fleet.role,
-            "pid": 0 if child is None else child.process.pid,
-            "epoch": 0 if child is None else child.epoch,
+            "pid": 0,
+            "epoch": 0,
             "state": state,
             "reason": reason,
             "restarts": restarts,
             "can": [] if child is None else SIGNALS,
         }
+        row |= {} if child is None else child.row()
         # A process that cannot speak yet has no tasks; those of the process before it are gone.
         return row | ({"facts": {}, "tasks": []} if is_booting or child is None else {})
 
@@ -272,12 +272,12 @@ class FrontendViews:
             name = f"view-frontend-{rank}"
             self._views[rank] = self.fleet.start_task(self._send_news, child, name=name)
 
-    async def _send_news(self, child: ChildProcess) -> None:
+    async def _send_news(self, child: Child) -> None:
         """Send news until there is another order, or the child has died."""
         with suppress(trio.BrokenResourceError), self.watch.view() as queue:
             while True:
                 news = await queue.take()
                 try:
-                    await child.send(ServerNews(news.texts, news.is_whole), SEND_TIMEOUT_S)
+                    await child.control.send(ServerNews(news.texts, news.is_whole), SEND_TIMEOUT_S)
                 except trio.TooSlowError:
                     queue.begin_anew()

@@ -1,6 +1,6 @@
 """End of a child process, judged: what ended it, and what that says about the next one.
 
-Sans-IO. A launcher judges an end once; a fleet and its policy read the kind alone.
+Sans-IO. A child judges its end once; a fleet and its policy read the kind alone.
 """
 
 import enum
@@ -75,16 +75,6 @@ class ChildEnd:
         if isinstance(self.error, ProcessDied):  # its last words are in the log of the death
             return f"it died too often; the last time it {self.cause}"
         return str(self.error)
-
-
-@attrs.frozen
-class ChildLost(Exception):
-    """A run of a child is over, unasked; raised from what ended it."""
-
-    end: ChildEnd
-
-    def __str__(self) -> str:
-        return str(self.end.error)
 
 
 STOPPED = ChildEnd(EndKind.STOPPED, "was stopped")

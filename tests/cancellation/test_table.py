@@ -18,7 +18,7 @@ from triolet.tests.end_to_end.server import open_server, places
 
 from .requests import EXCHANGES, open_request_bed, tasks_of
 
-# {(process, service): the background task that it is a part of, and ends; `test_child_process`}.
+# {(process, service): the background task that it is a part of, and ends; `test_local_child`}.
 PARTS = {
     ("root", "engine 0/control"): "engine-0",
     ("root", "engine 0/membership"): "engine-0",

@@ -13,6 +13,7 @@ import trio.testing
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain
+from triolet.nurseries.processes.process import Process
 from triolet.nurseries.tasks.changes import Changes
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
@@ -22,8 +23,9 @@ from triolet.runtime.fleet.engine_fleet import EngineFleet
 from triolet.runtime.fleet.frontend_fleet import FrontendFleet
 from triolet.runtime.fleet.membership import FrontendDirectory
 from triolet.runtime.fleet.process_supervisor import FleetParts
+from triolet.runtime.launch.child import Child
 from triolet.runtime.launch.child_end import ChildEnd, EndKind
-from triolet.runtime.launch.child_process import ChildProcess
+from triolet.runtime.launch.local_child import LocalChild
 
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import look_again
@@ -108,11 +110,19 @@ async def running(fleet: EngineFleet | FrontendFleet) -> AsyncIterator[None]:
             yield
 
 
-async def facts_of(child: ChildProcess) -> dict[str, Any]:
+def process_of(child: Child) -> Process:
+    """The process of a child of this machine."""
+    assert isinstance(child, LocalChild)
+    return child.process
+
+
+async def facts_of(child: Child) -> dict[str, Any]:
     """What an acting child says it heard; asked again if it was too late to answer."""
     while True:
         try:
-            return dict(msgspec.json.decode(await child.tree(), type=ProcessTree).facts)
+            return dict(
+                msgspec.json.decode(await child.control.trees.ask(), type=ProcessTree).facts
+            )
         except trio.TooSlowError:
             continue
 
@@ -141,12 +151,12 @@ def dummy_process() -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def fill(child: ChildProcess) -> None:
+async def fill(child: Child) -> None:
     """Send orders until the socket of this child, which reads none, takes no more."""
 
     async def send() -> None:
         while True:
-            await child.control.send(Drain())
+            await child.control.channel.send(Drain())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)

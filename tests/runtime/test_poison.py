@@ -38,7 +38,7 @@ from triolet.runtime.text.input_processor import InputProcessor
 from triolet.transports.links.channel import Peer
 
 from ..leaks import check_no_leaks
-from .acting import DEADLINE_S, HASTY, Diary
+from .acting import DEADLINE_S, HASTY, Diary, process_of
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ class Bed:
 
     async def kill(self) -> None:
         """As an operator or a host short of memory might."""
-        self.fleet.processes.ready[0].process.send_signal(signal.SIGKILL)
+        process_of(self.fleet.processes.ready[0]).send_signal(signal.SIGKILL)
 
     async def send(
         self,

@@ -24,8 +24,8 @@ from ....runtime.frontend.adoption import adopt_streams
 from ....runtime.journal.journal import Journal
 from ....runtime.journal.reader import read_journal
 from ....runtime.journal.writer import JournalWriter
+from ....runtime.launch.child import Gone
 from ....runtime.launch.child_end import ChildEnd, EndKind
-from ....runtime.launch.child_process import Gone
 from ....runtime.messages import PassConnection
 from ....runtime.runtime import Runtime
 from ....transports.takeover.memory import SLOT_BYTES, SlotCalls
@@ -217,8 +217,13 @@ class ServingLife:
     def _handle_ended(self, number: int) -> None:
         self.life.make(f"ended {number}", lambda: self.root.held.handle_ended(0, [number]))
 
+    @property
+    def control(self) -> "ServingLife":
+        """What takes orders."""
+        return self
+
     async def send(self, passed: PassConnection, timeout_s: float, fds: Sequence[int]) -> None:
-        """As `ChildProcess.send`. Raises `BrokenResourceError` if it is dead."""
+        """As `ChildControl.send`. Raises `BrokenResourceError` if it is dead."""
         await trio.lowlevel.checkpoint()
         if self.life.is_dead:
             raise trio.BrokenResourceError

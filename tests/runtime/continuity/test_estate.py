@@ -6,7 +6,7 @@ from triolet.engine.place_memory import PlaceMemory
 from triolet.nurseries.processes.counter_page import open_counter_page
 from triolet.nurseries.processes.counter_slot import COUNTER, GAUGE, Name
 from triolet.runtime.continuity.estate import EngineEstate, FrontendCounters
-from triolet.runtime.launch.child_process import BecameFailing, GivenUp, Gone, Suspected
+from triolet.runtime.launch.child import BecameFailing, GivenUp, Gone, Suspected
 
 from ..acting import FAULT, KILLED
 

@@ -17,7 +17,7 @@ from triolet.runtime.journal.records import (
     JournalHeader,
     rebuilding_word,
 )
-from triolet.runtime.launch.child_process import Gone
+from triolet.runtime.launch.child import Gone
 
 from ..acting import FAULT, KILLED
 

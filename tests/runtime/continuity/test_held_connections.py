@@ -20,12 +20,12 @@ from triolet.runtime.events import (
     ChildReady,
     ChildStopped,
 )
-from triolet.runtime.launch.child_process import BecameFailing, ChildProcess, Gone
+from triolet.runtime.launch.child import BecameFailing, Child, Gone
 from triolet.runtime.messages import PassConnection
 from triolet.transports.takeover.memory import map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
-from ..acting import FAULT, KILLED, facts_of, fill, running
+from ..acting import FAULT, KILLED, facts_of, fill, process_of, running
 from ..fleet.test_frontend_fleet import Bed, answer_of
 
 
@@ -56,7 +56,7 @@ async def serving(
 
             async def connect() -> socket.socket:
                 client, server = clients.enter_context(accepted())
-                await bed.connections.pass_connection(server.fileno())
+                await bed.connections.pass_connection(server)
                 server.close()
                 return client
 
@@ -136,7 +136,7 @@ async def test_a_drain_waits_for_those_that_wait_for_a_successor() -> None:
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
             assert not drained.is_set()
-            os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
+            os.kill(process_of(bed.fleet.processes.booting[0]).pid, signal.SIGUSR1)
             assert await end_of(client) == "0 2 1 0 again"
 
 
@@ -201,7 +201,7 @@ async def waiting_for_a_slow_one() -> AsyncIterator[tuple[Bed, list[socket.socke
 @pytest.mark.slow
 async def test_a_slow_successor_takes_all_in_the_end() -> None:
     async with waiting_for_a_slow_one() as (bed, clients):
-        os.kill(bed.fleet.processes.ready[0].process.pid, signal.SIGUSR1)
+        os.kill(process_of(bed.fleet.processes.ready[0]).pid, signal.SIGUSR1)
         assert {(await answer_of(client)).split()[1] for client in clients} == {"2"}
 
 
@@ -237,7 +237,7 @@ async def test_clients_see_the_end_when_the_successor_has_no_slots() -> None:
 async def test_clients_see_the_end_of_the_server() -> None:
     with accepted() as (client, server):
         async with serving(["keep"]) as (bed, _):
-            await bed.connections.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server)
             server.close()
             assert await answer_of(client) == "0 1 1 0"
         assert await end_of(client) == ""
@@ -296,7 +296,7 @@ async def test_who_is_killed_from_outside_has_died_of_no_connection(
             connections.handle(0, Gone(FAULT if is_fault else KILLED))
             waiting = connections.handle_ready(0, epoch)
             found.append(read_lives(memory, held.slot))
-            await connections.pass_again(0, cast(ChildProcess, Taker(epoch)), waiting, 1.0)
+            await connections.pass_again(0, cast(Child, Taker(epoch)), waiting, 1.0)
             write_lives(memory, held.slot, found[-1] + 1)  # as who goes on with it does
         assert found == ([0, 1, 2] if is_fault else [0, 0, 0])
         # Who lives for a while says that it did not die of it.
@@ -310,6 +310,10 @@ class Taker:
     """A process that takes what it is sent."""
 
     epoch: int
+
+    @property
+    def control(self) -> "Taker":
+        return self
 
     async def send(self, message: PassConnection, timeout_s: float, fds: Sequence[int]) -> None:
         assert message.is_taken_over

@@ -11,18 +11,27 @@ import pytest
 import trio
 
 from triolet.engine.errors import BootRefused
+from triolet.fuzz.doubles.scripted_child import ScriptedChild
 from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
 from triolet.runtime.fleet.engine_fleet import ENGINE_MODULE
-from triolet.runtime.launch.child_end import ChildEnd, ChildLost, EndKind, end_of
-from triolet.runtime.launch.child_process import Gone
-from triolet.runtime.launch.launcher import ChildPlan, run_child_process
+from triolet.runtime.launch.child import Child, ChildPlan
+from triolet.runtime.launch.local_child import LocalChild
 from triolet.runtime.messages import EngineMembership
 
-from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
+from ..acting import (
+    EngineBed,
+    acting_settings,
+    change_parts,
+    dummy_process,
+    facts_of,
+    process_of,
+    running,
+    wait_waits_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +69,7 @@ class Bed(EngineBed):
                 return
 
     def kill(self, rank: int = 0) -> None:
-        self.fleet.processes.ready[rank].process.send_signal(signal.SIGKILL)
+        process_of(self.fleet.processes.ready[rank]).send_signal(signal.SIGKILL)
 
     async def kill_ready(self, epoch: int) -> None:
         """Kill the engine of this epoch once it is ready; never returns."""
@@ -97,7 +106,7 @@ async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
 async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:
     async with open_bed(acting_settings(["failing"])) as bed:
         await bed.wait_ready(1)
-        bed.fleet.processes.ready[0].process.send_signal(signal.SIGUSR1)
+        process_of(bed.fleet.processes.ready[0]).send_signal(signal.SIGUSR1)
         await bed.diary.wait_for(EngineMembership, 3)
         assert bed.states() == [(1, STARTING), (1, READY), (1, RESTARTING)]
         assert bed.fleet.directory.snapshot().engines[0].cause == "a worker died"
@@ -219,16 +228,15 @@ async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name(
     """What it held, a device perhaps, is still held: no restart can help."""
     stuck = ProcessStuck("a worker of engine 0", 17, 10.0)
 
-    async def run_child(plan: ChildPlan) -> None:
-        if plan.name == "engine 0":
-            await bed.diary.wait_for(ChildReady)
-            plan.report(Gone(ChildEnd(EndKind.KILLED, "was killed by SIGKILL")))
-            raise ChildLost(end_of(stuck))
-        await run_child_process(plan)
+    async def outlive_sigkill(child: ScriptedChild) -> None:
+        await bed.diary.wait_for(ChildReady)
+        raise stuck
+
+    def launch(plan: ChildPlan) -> Child:
+        return ScriptedChild(plan, outlive_sigkill) if plan.rank == 0 else LocalChild(plan)
 
     bed = Bed(acting_settings(["ready"], ["ready"]))
-    processes = bed.fleet.processes
-    processes.parts = attrs.evolve(processes.parts, run_child=run_child)
+    change_parts(bed.fleet, launch=launch)
     async with running(bed.fleet):
         failed = await bed.diary.wait_for(ChildFailed)
         assert (failed.child, failed.cause) == ("engine 0", str(stuck))

@@ -41,6 +41,7 @@ from ..acting import (
     change_parts,
     facts_of,
     fill,
+    process_of,
     running,
 )
 from ..children.acting_frontend import NOTES_AT
@@ -86,14 +87,14 @@ class Bed:
 
     def kill(self, rank: int) -> None:
         """Kill it; nobody has noticed when this returns."""
-        process = self.fleet.processes.ready[rank].process
+        process = process_of(self.fleet.processes.ready[rank])
         process.send_signal(signal.SIGKILL)
         select.select([process.pidfd], [], [])
 
     async def passed(self) -> str:
         """Pass one connection; "RANK EPOCH" of who took it."""
         with connection() as (client, server):
-            await self.connections.pass_connection(server.fileno())
+            await self.connections.pass_connection(server)
             server.close()
             return await answer_of(client)
 
@@ -191,7 +192,7 @@ async def test_frontends_hear_which_of_them_are_up() -> None:
         while (up := (await facts_of(child))["up"]) != f"0 {child.epoch};":
             assert up == ""
         other = bed.fleet.processes.booting[1]
-        os.kill(other.process.pid, signal.SIGUSR1)
+        other.signal(signal.SIGUSR1)
         while f"1 {other.epoch};" not in (await facts_of(child))["up"]:
             pass
         bed.kill(1)
@@ -222,7 +223,7 @@ async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
         await fill(bed.fleet.processes.ready[2])
         with connection() as (first, server), connection() as (second, other):
             for client, end in ((first, server), (second, other)):
-                await bed.connections.pass_connection(end.fileno())
+                await bed.connections.pass_connection(end)
                 end.close()
                 await answer_of(client)
             while bed.connections.balancer.open_streams():  # under way: none has been reported yet
@@ -251,7 +252,7 @@ async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
     async with open_bed(["late"]) as bed:
         await bed.diary.wait_for(ChildProgress)  # it has its INIT, which knew of no drain
         await bed.connections.drain()
-        os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
+        os.kill(process_of(bed.fleet.processes.booting[0]).pid, signal.SIGUSR1)
         await bed.diary.wait_for(ChildReady)
         while not (facts := await facts_of(bed.fleet.processes.ready[0]))["drains"]:
             assert facts["draining"] == 0
@@ -336,7 +337,7 @@ async def test_a_restart_serves_out_first_and_takes_nothing_new() -> None:
     async with open_bed(["keep"], ["keep"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
         with connection() as (client, server):
-            await bed.connections.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server)
             server.close()
             rank, epoch = map(int, (await answer_of(client)).split())
             bed.fleet.restart(rank)
@@ -351,9 +352,7 @@ async def test_told_again_a_restart_waits_for_nobody() -> None:
     async with open_bed(["deaf"]) as bed:
         await bed.diary.wait_for(ChildReady)
         with connection() as (_, server):
-            await bed.connections.pass_connection(
-                server.fileno()
-            )  # never read, so never served out
+            await bed.connections.pass_connection(server)  # never read, so never served out
         bed.fleet.restart(0)
         bed.fleet.restart(0)
         await bed.diary.wait_for(ChildReady, 2)
@@ -365,9 +364,9 @@ async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) 
     bed = Bed((["deaf"],), changes={"times": RuntimeTimes(grace_s=0.05), "journal": journal})
     async with running(bed.fleet):
         await bed.diary.wait_for(ChildReady)
-        process = bed.fleet.processes.ready[0].process
+        process = process_of(bed.fleet.processes.ready[0])
         with connection() as (_, server):
-            await bed.connections.pass_connection(server.fileno())
+            await bed.connections.pass_connection(server)
         bed.fleet.restart(0)
         await bed.diary.wait_for(ChildReady, 2)
     assert process.exit is not None
@@ -405,7 +404,7 @@ async def test_while_none_is_ready_clients_are_told_to_come_back() -> None:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 theirs.send(b"GET / HTTP/1.1\r\n\r\n")
-                await bed.connections.pass_connection(ours.fileno())
+                await bed.connections.pass_connection(ours)
                 answer = theirs.recv(1000)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nretry-after: 5\r\n" in answer

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
+from triolet.fuzz.doubles.scripted_child import ScriptedChild
 from triolet.nurseries.processes.boot import EXIT_SHORTAGE
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import Kernel
@@ -23,17 +25,15 @@ from triolet.runtime.fleet.process_supervisor import (
     FleetParts,
     ProcessSupervisor,
 )
-from triolet.runtime.launch.child_end import STOPPED, ChildEnd, ChildLost, EndKind, end_of
-from triolet.runtime.launch.child_process import (
+from triolet.runtime.launch.child import (
     BecameReady,
-    ChildProcess,
+    ChildKind,
     GivenUp,
     Gone,
-    Launched,
     PlaceEvent,
     Suspected,
 )
-from triolet.runtime.launch.launcher import ChildKind, ChildPlan
+from triolet.runtime.launch.child_end import ChildEnd, EndKind, end_of
 from triolet.runtime.launch.reported_workers import Remains
 
 from ...checkpoints import cancel_at_every_checkpoint
@@ -81,31 +81,26 @@ class Owner:
             owner=self,
             kind=ChildKind(role="engine", module="", sends=ROOT_TO_ENGINE, receives=ENGINE_TO_ROOT),
             count=1,
-            parts=FleetParts(acting_settings(["ready"]), ignore_event, run_child=self.simulate),
+            parts=FleetParts(
+                acting_settings(["ready"]),
+                ignore_event,
+                launch=partial(ScriptedChild, script=self.live),
+            ),
         )
 
-    async def simulate(self, plan: ChildPlan) -> None:
-        """A process that boots for `BOOT_S`, then refuses, or is ready and dies of itself."""
-        child = ChildProcess(None, None, plan.report, plan.epoch)  # type: ignore[arg-type]
-        plan.report(Launched(child))
-        end = STOPPED
-        try:
-            await trio.sleep(BOOT_S)
-            if self.refuses:
-                end = end_of(BootRefused("engine 0", "/m: is truncated"))
-                raise ChildLost(end)
-            if self.boots:
-                plan.report(BecameReady(child, b"ready"))
-                await trio.sleep(self.lives_s)
-            if self.blames_request or self.blames_in_pairs:
-                plan.report(Suspected(b"", is_itself=True))
-            if plan.epoch == self.restarted:
-                self.processes.restart(0)
-            end = end_of(self.end)
-            raise ChildLost(end)
-        finally:
-            plan.report(Gone(end))
-            self.processes.places[plan.rank].check_invariants()
+    async def live(self, child: ScriptedChild) -> None:
+        """Boot for `BOOT_S`, then refuse, or be ready and die."""
+        await trio.sleep(BOOT_S)
+        if self.refuses:
+            raise BootRefused("engine 0", "/m: is truncated")
+        if self.boots:
+            child.become_ready(b"ready")
+            await trio.sleep(self.lives_s)
+        if self.blames_request or self.blames_in_pairs:
+            child.plan.report(Suspected(b"", is_itself=True))
+        if child.epoch == self.restarted:
+            self.processes.restart(0)
+        raise self.end
 
     def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         assert self.processes.present() == {}, "a successor is started after the end alone"
@@ -123,6 +118,7 @@ class Owner:
             case Suspected() if self.blames_request:
                 self.processes.excuse({epoch})
             case Gone(end):
+                self.processes.places[rank].check_invariants()
                 assert self.processes.present() == {}
                 self.told.append((CAUSES.get(end.kind, "died"), epoch))
                 self.own_faults.append(end.is_own_fault)
@@ -255,13 +251,13 @@ class StuckOwner(Owner):
         self.processes.parts = attrs.evolve(self.processes.parts, kernel=SimulatedKernel())
         self.end = ProcessStuck("engine 0", 1, 10.0)
 
-    async def simulate(self, plan: ChildPlan) -> None:
+    async def live(self, child: ScriptedChild) -> None:
         try:
-            await super().simulate(plan)
+            await super().live(child)
         finally:
             pidfd, end = os.pipe()
             self.ends.append(end)
-            plan.report(Remains(pidfd))
+            child.plan.report(Remains(pidfd))
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         if isinstance(event, GivenUp):

@@ -230,7 +230,7 @@ async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
                 for process in tree.processes
                 if process.name.startswith("spare")
             }
-        assert {process.pid for process in tree.processes} == bed.root.own_pids()
+        assert {process.pid for process in tree.processes} == bed.root.to_reap()
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ async def test_each_child_is_known_from_its_spawn_on() -> None:
         if isinstance(event, ChildStarting):
             fleets = (root.frontends, root.engines)
             booting.append(
-                [child.process.spec.name for f in fleets for child in f.processes.booting.values()]
+                [f"{f.processes.role} {rank}" for f in fleets for rank in f.processes.booting]
             )
 
     root = Root(plan_of(), look)
@@ -281,7 +281,7 @@ async def test_a_drain_ends_with_the_grace() -> None:
         for _ in range(2):
             client, server = socket.socketpair()  # one of them goes to the deaf one
             with client, server:
-                await bed.root.frontends.connections.pass_connection(server.fileno())
+                await bed.root.frontends.connections.pass_connection(server)
         await bed.root.drain()
 
 

@@ -25,13 +25,17 @@ from triolet.runtime.events import (
     ChildStarting,
     ChildStopped,
     RunEvent,
+    ignore_event,
 )
 from triolet.runtime.fleet.server_watch import FrontendViews, ServerWatch, mark_of
-from triolet.runtime.launch.child_process import ChildProcess
+from triolet.runtime.launch.child import ChildPlan
+from triolet.runtime.launch.child_control import ChildControl
+from triolet.runtime.launch.local_child import LocalChild
 from triolet.runtime.messages import ServerNews, WatchServer
 from triolet.transports.control.channel import ControlChannel
 
 from ...nurseries.child_programs import look_again
+from ..acting import process_of
 from .test_frontend_fleet import Bed as FrontendBed
 from .test_root import Bed, open_bed, plan_of
 
@@ -101,7 +105,7 @@ async def test_a_viewer_sees_all_places_and_a_death_at_once() -> None:
         await bed.diary.wait_for(ChildFailed)
         async with watching(bed) as viewer:
             engine = await viewer.wait_state("engine 0", "ready")
-            assert engine["pid"] == bed.root.engines.processes.ready[0].process.pid
+            assert engine["pid"] == process_of(bed.root.engines.processes.ready[0]).pid
             assert (engine["parent"], engine["role"], engine["restarts"]) == ("root", "engine", 0)
             assert engine["memory"] > 0
             assert viewer.rows["root"]["tasks"]
@@ -148,7 +152,7 @@ async def test_a_frontend_with_viewers_is_sent_news_in_each_of_its_lives() -> No
     async with open_bed(plan_of(frontend=["watches"])) as bed:
         for lives in (1, 2):
             await bed.diary.wait_for(ChildReady, 1 + lives)
-            pid = bed.root.frontends.processes.ready[0].process.pid
+            pid = process_of(bed.root.frontends.processes.ready[0]).pid
             assert (await news_of_frontend(bed, pid))["snapshots"] == 1
             order = SignalOrder("frontend 0", Signal.KILL, pid)
             await ask_run(find_run(), ControlCall.SIGNAL, order=order)
@@ -169,7 +173,17 @@ async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watch
     with left, right:
         control = ControlChannel(left, sends=[ServerNews])
         async with trio.open_nursery() as fleet._nursery:
-            child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
+            plan = ChildPlan(
+                kind=fleet.kind,
+                rank=0,
+                epoch=1,
+                init=b"",
+                report=lambda event: None,
+                on_event=ignore_event,
+                times=fleet.parts.times,
+            )
+            child = LocalChild(plan)
+            child.control = ChildControl("frontend 0", control)
             fleet._children[0] = child
             fleet.places[0].handle_starting(1)
             fleet.places[0].handle_ready(0.0)

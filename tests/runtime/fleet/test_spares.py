@@ -29,6 +29,7 @@ from ..acting import (
     EngineBed,
     acting_settings,
     change_parts,
+    process_of,
     running,
     wait_waits_for,
 )
@@ -60,7 +61,7 @@ class Bed(EngineBed):
         return self.fleet.processes.spares
 
     def engine_pid(self) -> int:
-        return self.fleet.processes.ready[0].process.pid
+        return process_of(self.fleet.processes.ready[0]).pid
 
     async def wait_warm(self, *, other_than: int = 0) -> int:
         """The pid of a spare that waits, and is not this one."""
@@ -96,11 +97,11 @@ async def test_the_next_process_is_the_spare_that_waited() -> None:
     async with open_bed("ready") as bed:
         await bed.wait_ready(1)
         spare = await bed.wait_warm()
-        assert spare in bed.fleet.processes.own_pids()
+        assert spare in bed.fleet.processes.to_reap()
         os.kill(bed.engine_pid(), signal.SIGKILL)
         assert await bed.wait_ready(2) == 2
         assert bed.engine_pid() == spare
-        assert bed.fleet.processes.ready[0].process.spec.name == "engine 0"
+        assert process_of(bed.fleet.processes.ready[0]).spec.name == "engine 0"
         # And there is another, for the time after that.
         again = await bed.wait_warm()
         assert again not in (spare, bed.engine_pid())
@@ -141,7 +142,7 @@ async def test_the_death_of_the_fork_server_leaves_the_spare_and_is_mended() -> 
         await bed.wait_ready(1)
         spare = await bed.wait_warm()
         server = bed.spares.processes()[SERVER]
-        assert server.pid in bed.fleet.processes.own_pids()
+        assert server.pid in bed.fleet.processes.to_reap()
         for _ in range(2):
             server.kill_group()
             while (warm := bed.spares._warm_server) is None or warm.process is server:
@@ -266,7 +267,7 @@ async def test_a_place_whose_spare_hangs_in_the_kernel_is_given_up_by_name() -> 
             assert failed.child == NAME
             pid = int(re.findall(r"\(pid (\d+)\) is still there", failed.cause)[0])
             os.waitid(os.P_PID, pid, os.WEXITED)  # noqa: ASYNC222 - killed, and not reaped yet
-            assert spares.pids() == set()
+            assert spares.to_reap() == set()
             nursery.cancel_scope.cancel("enough")
 
 
@@ -287,5 +288,5 @@ async def test_a_machine_that_can_start_none_is_asked_again_later() -> None:
         async with trio.open_nursery() as nursery:
             spares.start(nursery)
             await wait_waits_for("all to be ready, to start a spare (lost: 1)")
-            assert spares.pids() == set()
+            assert spares.to_reap() == set()
             nursery.cancel_scope.cancel("enough")

@@ -18,7 +18,7 @@ from triolet.transports.takeover.memory import map_slots
 from triolet.transports.takeover.slot import ConnectionSlot, EndForm
 
 from ...nurseries.child_programs import look_again, reap
-from ..acting import facts_of
+from ..acting import facts_of, process_of
 from ..continuity.test_held_connections import Connect, end_of, serving
 from .test_frontend_fleet import Bed, answer_of
 
@@ -39,7 +39,7 @@ async def serving_alone(replay_wait_s: float) -> AsyncIterator[tuple[Bed, Connec
 @contextmanager
 def stuck(bed: Bed) -> Iterator[None]:
     """Kill the frontend, which is not gone before the block is left."""
-    process = bed.fleet.processes.ready[0].process
+    process = process_of(bed.fleet.processes.ready[0])
     with kept_from_ending(process.pid):
         process.send_signal(signal.SIGKILL)
         bed.fleet.processes.restart(0)
@@ -126,7 +126,7 @@ async def test_an_order_begins_an_empty_home_beside_it() -> None:
         client = await connect()
         assert await answer_of(client) == "0 1 1 0"
         note(bed, 0, b"0 1 1 0, and the rest.", EndForm.UNANSWERED)
-        pid = bed.fleet.processes.ready[0].process.pid
+        pid = process_of(bed.fleet.processes.ready[0]).pid
         with stuck(bed):
             await bed.diary.wait_for(ChildFailed)
             bed.fleet.restart(0)

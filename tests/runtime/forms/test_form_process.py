@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
-import msgspec
 import pytest
 import trio
 import trio.testing
@@ -19,7 +18,6 @@ from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.spares import SPARE
 from triolet.nurseries.processes.watched import Watch
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import FormsUnavailable
 from triolet.runtime.events import ChildReady
@@ -29,7 +27,7 @@ from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.forms.form_queue import FormQueue
 
 from ...leaks import check_no_leaks
-from ..acting import DEADLINE_S, HASTY, Diary, facts_of
+from ..acting import DEADLINE_S, HASTY, Diary, facts_of, process_of
 
 pytestmark = pytest.mark.slow
 
@@ -62,12 +60,11 @@ class Bed:
         return ""
 
     def pid(self) -> int:
-        return self.fleet.processes.ready[0].process.pid
+        return process_of(self.fleet.processes.ready[0]).pid
 
     async def spares(self) -> list[int]:
         """The copies that wait for a form, as the tree lists them."""
-        text = await self.fleet.processes.ready[0].tree()
-        tree = msgspec.json.decode(text, type=ProcessTree)
+        tree = await self.fleet.processes.ready[0].tree()
         assert all(each.name.startswith(SPARE) for each in tree.processes)
         return [each.pid for each in tree.processes]
 
@@ -154,6 +151,6 @@ async def test_a_process_that_is_watched_says_what_it_checked() -> None:
     async with open_bed() as bed:
         bed.fleet.on_watched = said
         await bed.check(SERVED)
-        bed.fleet.processes.ready[0].publish(Watch(1))
+        bed.fleet.processes.ready[0].control.publish(Watch(1))
         text = await said.wait_for(str)
     assert '"checked":1' in text

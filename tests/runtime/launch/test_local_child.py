@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
@@ -20,8 +19,6 @@ from triolet.engine.messages import (
     Drain,
     EngineInit,
     FrontendMembership,
-    TreeReply,
-    TreeRequest,
     WorkersChanged,
 )
 from triolet.fuzz.other_process import kept_from_ending
@@ -39,28 +36,23 @@ from triolet.runtime.events import (
     ChildStarting,
     ChildStopped,
 )
-from triolet.runtime.launch.child_end import ChildEnd, ChildLost, EndKind
-from triolet.runtime.launch.child_process import (
+from triolet.runtime.launch.child import (
     BecameFailing,
     BecameReady,
     ChildEvent,
-    ChildProcess,
+    ChildKind,
+    ChildPlan,
+    ChildTimes,
     Gone,
     Launched,
     Said,
 )
-from triolet.runtime.launch.launcher import (
-    ChildKind,
-    ChildPlan,
-    ChildTimes,
-    run_child_process,
-)
+from triolet.runtime.launch.child_end import ChildEnd, EndKind
+from triolet.runtime.launch.local_child import LocalChild
 from triolet.runtime.launch.reported_workers import Remains
-from triolet.runtime.messages import ServerNews
-from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import HandshakeTimeout
 
-from ...leaks import check_no_leaks, no_room_for_descriptors
+from ...leaks import check_no_leaks
 from ...live_tasks import find_background_task
 from ...nurseries.child_programs import look_again
 from ..acting import (
@@ -94,7 +86,7 @@ class Owner:
     failing: list[str] = attrs.field(factory=list)
     stuck: list[Remains] = attrs.field(factory=list)
     lost: list[ChildEnd] = attrs.field(factory=list)
-    spawned: list[ChildProcess] = attrs.field(factory=list)
+    spawned: list[LocalChild] = attrs.field(factory=list)
 
     async def run(self) -> None:
         settings = acting_settings([self.act]).engine
@@ -120,15 +112,13 @@ class Owner:
             on_event=self.diary,
             spare=self.spare,
         )
-        try:
-            await run_child_process(plan)
-        except ChildLost as lost:
-            self.lost.append(lost.end)
-            raise lost.end.failure from None
+        end = await LocalChild(plan).wait_ended()
+        self.lost.append(end)
+        raise end.failure
 
     def _handle(self, event: ChildEvent) -> None:
         match event:
-            case Launched(child):
+            case Launched(LocalChild() as child):
                 self.spawned.append(child)
             case BecameReady(child):
                 self.diary(child)
@@ -157,9 +147,9 @@ class Owner:
             while not self.gone:
                 await look_again()
 
-    async def wait_ready(self) -> ChildProcess:
-        child = await self.diary.wait_for(ChildProcess)
-        assert isinstance(child, ChildProcess)
+    async def wait_ready(self) -> LocalChild:
+        child = await self.diary.wait_for(LocalChild)
+        assert isinstance(child, LocalChild)
         return child
 
 
@@ -202,8 +192,8 @@ async def test_a_start_is_told_phase_by_phase() -> None:
     owner = Owner("ready")
     async with owner.running():
         child = await owner.wait_ready()
-        assert child.ready
-    told = [item for item in owner.diary.told if not isinstance(item, ChildProcess)]
+        assert child.is_ready
+    told = [item for item in owner.diary.told if not isinstance(item, LocalChild)]
     assert [type(event) for event in told] == [
         ChildStarting,
         ChildProgress,
@@ -220,9 +210,9 @@ async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
     async with owner.running():
         await owner.diary.wait_for(ChildProgress)
         (child,) = owner.spawned
-        assert not child.ready
+        assert not child.is_ready
         child.handle_message(WorkersChanged([12, 13]), [])
-        tree = child.boot_tree()
+        tree = await child.tree()
         assert (tree.name, tree.pid) == ("engine 0", child.process.pid)
         assert [worker.pid for worker in tree.processes] == [12, 13]
         facts = dict(tree.facts)
@@ -446,11 +436,11 @@ async def test_the_latest_snapshot_wins() -> None:
     async with owner.running():
         child = await owner.wait_ready()
         for number in range(1, 6):
-            child.publish(FrontendMembership(number, []))  # no checkpoint: all at once
+            child.control.publish(FrontendMembership(number, []))  # no checkpoint: all at once
         while not (heard := (await facts_of(child))["memberships"]):
             pass
         assert heard == "5 "
-        child.publish(FrontendMembership(6, []))
+        child.control.publish(FrontendMembership(6, []))
         while (await facts_of(child))["memberships"] != "5 6 ":
             pass
 
@@ -461,11 +451,11 @@ async def test_a_child_that_takes_nothing_delays_nobody() -> None:
         child = await owner.wait_ready()
         await fill(child)
         for number in range(100):
-            child.publish(FrontendMembership(number, []))
+            child.control.publish(FrontendMembership(number, []))
             await trio.lowlevel.checkpoint()
         with pytest.raises(trio.TooSlowError):
-            await child.send(Drain(), 0.05)
-        await child.send_if_possible(Drain(), 0.05)
+            await child.control.send(Drain(), 0.05)
+        await child.control.send_if_possible(Drain(), 0.05)
 
 
 async def test_a_dead_childs_ears_are_closed() -> None:
@@ -476,10 +466,10 @@ async def test_a_dead_childs_ears_are_closed() -> None:
             child.process.send_signal(signal.SIGKILL)
             await child.process.wait_exited()
             with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
-                await child.send(Drain(), 5.0)
+                await child.control.send(Drain(), 5.0)
             await trio.sleep_forever()
     with pytest.raises(trio.BrokenResourceError):
-        await child.send(Drain(), 5.0)
+        await child.control.send(Drain(), 5.0)
 
 
 async def test_noise_is_dropped_and_the_child_still_heard(
@@ -490,71 +480,3 @@ async def test_noise_is_dropped_and_the_child_still_heard(
         child = await owner.wait_ready()
         assert "memberships" in await facts_of(child)
         assert caplog.text.count("a control message was dropped") == 1
-
-
-async def test_want_of_descriptors_makes_orders_late_and_news_too(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    news = ServerNews(["x" * 100_000], is_whole=True)
-    with (
-        ControlChannel(left, sends=[ServerNews]) as control,
-        ControlChannel(right, receives=[ServerNews]) as far_end,
-    ):
-        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
-        async with trio.open_nursery() as nursery:
-            with no_room_for_descriptors():
-                nursery.start_soon(child.send_snapshots)
-                child.publish(news)
-                with pytest.raises(trio.TooSlowError):
-                    await child.send(news, 1.0)
-            assert await far_end.receive() == (news, [])
-            nursery.cancel_scope.cancel("it was sent")
-
-
-async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.MockClock) -> None:
-    """A late answer to a question that nobody waits for any more is dropped."""
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with (
-        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
-        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as far_end,
-    ):
-        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
-        with pytest.raises(trio.TooSlowError):
-            await child.tree()
-        request, _ = await far_end.receive()
-        assert request == TreeRequest(1)
-        child.handle_message(TreeReply(1, "late"), [])
-
-        async def answer() -> None:
-            question, _ = await far_end.receive()
-            assert isinstance(question, TreeRequest)
-            await far_end.send(TreeReply(question.call_id, "in time"))
-            far_end.close()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child.read_control)
-            nursery.start_soon(answer)
-            assert await child.tree() == "in time"
-
-
-async def test_a_child_that_ends_instead_of_an_answer_is_not_waited_for(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with (
-        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
-        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as far_end,
-    ):
-        child = ChildProcess(None, control, lambda event: None)  # type: ignore[arg-type]
-
-        async def end() -> None:
-            await far_end.receive()
-            far_end.close()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child.read_control)
-            nursery.start_soon(end)
-            with pytest.raises(trio.BrokenResourceError):
-                await child.tree()
-        assert trio.current_time() == 0.0

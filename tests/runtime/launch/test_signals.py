@@ -13,8 +13,8 @@ from triolet.runtime.errors import ControlCallRefused
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
 
 from ...nurseries.child_programs import look_again
-from ..acting import dummy_process
-from .test_root import open_bed, plan_of
+from ..acting import dummy_process, process_of
+from ..fleet.test_root import open_bed, plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def state_of(pid: int) -> str:
 @pytest.mark.slow
 async def test_a_process_is_stopped_continued_and_killed() -> None:
     async with open_bed(plan_of()) as bed:
-        pid = bed.root.frontends.processes.ready[0].process.pid
+        pid = process_of(bed.root.frontends.processes.ready[0]).pid
         assert await send("frontend 0", Signal.STOP) == SignalOrder("frontend 0", Signal.STOP, pid)
         while state_of(pid) != "T":
             await look_again()
@@ -56,7 +56,10 @@ async def test_a_worker_has_a_place_of_its_own() -> None:
     with dummy_process() as worker:
         async with open_bed(plan_of(engine=f"workers {worker.pid}")) as bed:
             await bed.diary.wait_for(ChildReady, 2)
-            assert list(bed.root.engines.processes.ready[0].workers.pidfds()) == [worker.pid]
+            assert bed.root.engines.processes.ready[0].targets().keys() == {
+                "engine 0",
+                "engine 0 worker 0",
+            }
             with pytest.raises(ControlCallRefused, match="there is no 'engine 0 worker 1'"):
                 await send("engine 0 worker 1", Signal.KILL)
             assert (await send("engine 0 worker 0", Signal.KILL)).pid == worker.pid

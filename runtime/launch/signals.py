@@ -1,19 +1,17 @@
-"""Signals to the processes of a server, by place: the root sends them, since only it owns pids.
+"""Signals of people to the processes of a server, by place: the root sends them, as their parent.
 
 A pid of another's is a guess: its process may have ended, and the number be a stranger's. The root
 has reaped none of these, or holds their pidfd.
 """
 
 import signal
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from ...nurseries.processes.process import Process
 from ..control.calls import Signal, SignalOrder
 from ..errors import ControlCallRefused
-from .process_supervisor import ProcessSupervisor
 
 NUMBERS = {
     Signal.KILL: signal.SIGKILL,
@@ -23,23 +21,28 @@ NUMBERS = {
 
 
 @attrs.frozen
-class _Target:
+class SignalTarget:
     """A process that may be sent signals."""
 
     pid: int
     send: Callable[[signal.Signals], None]
 
 
+def target_of(process: Process) -> SignalTarget | None:
+    """The process as a target; None if it has ended."""
+    return None if process.exit is not None else SignalTarget(process.pid, process.send_signal)
+
+
 def send_signal(
-    order: SignalOrder, fleets: Iterable[ProcessSupervisor], killed: dict[str, int]
+    order: SignalOrder, targets: Mapping[str, SignalTarget | None], killed: dict[str, int]
 ) -> SignalOrder:
     """Carry it out; returns the order with the pid that was sent it.
 
-    `killed` has the last pid of each place that was killed so: to kill it is done already, as a
-    frontend that is asked to kill itself has no time to answer and its successor asks again. Raises
-    `ControlCallRefused` when there is no such place, no process there now, or another one.
+    `targets` has every place. `killed` has the last pid of each that was killed so: to kill it is
+    done already, as a frontend that is asked to kill itself has no time to answer and its successor
+    asks again. Raises `ControlCallRefused` when there is no such place, no process there now, or
+    another one.
     """
-    targets = {place: target for fleet in fleets for place, target in _targets(fleet).items()}
     if order.place not in targets:
         places = ", ".join(targets)
         raise ControlCallRefused(f"there is no {order.place[:100]!r}; this server has: {places}")
@@ -58,20 +61,3 @@ def send_signal(
     if order.signal is Signal.KILL:
         killed[order.place] = target.pid
     return attrs.evolve(order, pid=target.pid)
-
-
-def _targets(fleet: ProcessSupervisor) -> dict[str, _Target | None]:
-    """Every place of one role: its processes and their workers, then the spares."""
-    targets: dict[str, _Target | None] = {}
-    present = fleet.present()
-    for rank in range(fleet.count):
-        name, child = f"{fleet.role} {rank}", present.get(rank)
-        targets[name] = None if child is None else _target(child.process)
-        for worker, (pid, pidfd) in enumerate(child.workers.pidfds().items() if child else ()):
-            send = partial(signal.pidfd_send_signal, pidfd)
-            targets[f"{name} worker {worker}"] = _Target(pid, send)
-    return targets | {name: _target(each) for name, each in fleet.spares.processes().items()}
-
-
-def _target(process: Process) -> _Target | None:
-    return None if process.exit is not None else _Target(process.pid, process.send_signal)
