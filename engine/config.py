@@ -7,6 +7,7 @@ Everything here is plain data, so that it crosses the control socket as it is.
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -61,12 +62,14 @@ def setting(
     served: Any = None,
     rare: bool = False,
     secret: bool = False,
+    numbered: bool = False,
 ) -> Any:
     """A field of the default's type, checked when it is set. Raises `InvalidParameter` by its name.
 
     Numbers are finite and within their bounds. With `help` it is an option of the commands, named
     `option` or as the field; `served` is its default there, if another; a `rare` one is not in
-    their `--help`. A `secret` is in no text for people.
+    their `--help`. A `secret` is in no text for people. A word that is `numbered` may name which of
+    many, as "cuda:1".
     """
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -75,7 +78,8 @@ def setting(
         # An engine reads its settings strictly: it would die of a wrong type, again and again.
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise InvalidParameter(name, f"must be {_TYPE_NAMES[wanted]}, not {value!r}")
-        if one_of and value not in one_of:
+        word = re.sub(r":\d+$", "", value) if numbered and type(value) is str else value
+        if one_of and word not in one_of:
             words = ", ".join(filter(None, one_of))
             raise InvalidParameter(name, f"must be one of {words}, not {value!r}")
         if wanted in (int, float) and not at_least <= value < math.inf:
@@ -127,7 +131,9 @@ class EngineSettings:
         help="auto, or dummy for random weights from config.json.",
         rare=True,
     )
-    device: str = setting("cpu", one_of=DEVICES, help="Device that PyTorch computes on.")
+    device: str = setting(
+        "cpu", one_of=DEVICES, numbered=True, help="Device that PyTorch computes on."
+    )
     # Each computes every step whole, and the first one's tokens count.
     workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
     # Native as is quickest, torch all cores but one.

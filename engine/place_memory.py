@@ -8,7 +8,7 @@ of those blocks. Here is which of them is which; who fills them, and when they a
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import attrs
 
@@ -32,16 +32,55 @@ class PlaceMemory:
         return attrs.astuple(self)
 
 
+@attrs.define(eq=False)
+class MemoryOfPlaces:
+    """Memory of the engines of one run, by rank; all have the same weights."""
+
+    weights: int
+    _places: dict[int, PlaceMemory] = attrs.field(factory=dict, init=False)
+
+    def __getitem__(self, rank: int) -> PlaceMemory:
+        return self._places[rank]
+
+    def __iter__(self) -> Iterator[PlaceMemory]:
+        return iter(self._places.values())
+
+    def add(self, rank: int) -> PlaceMemory:
+        """The memory of this place, made if there is none. Raises `OSError`."""
+        if rank not in self._places:
+            cache = _create("cache")
+            try:
+                self._places[rank] = PlaceMemory(self.weights, cache, _create("names"))
+            except BaseException:
+                os.close(cache)
+                raise
+        return self._places[rank]
+
+    def remove(self, rank: int) -> None:
+        """Give the memory of this place back, if there is any."""
+        if (memory := self._places.pop(rank, None)) is not None:
+            os.close(memory.cache)
+            os.close(memory.names)
+
+    def close(self) -> None:
+        """Give all of it back."""
+        for rank in list(self._places):
+            self.remove(rank)
+        os.close(self.weights)
+
+
 @contextmanager
-def open_memory_of_places(count: int = 1) -> Iterator[list[PlaceMemory]]:
+def open_memory_of_places(count: int = 1) -> Iterator[MemoryOfPlaces]:
     """Empty memory of as many engines of one run. Raises `OSError`."""
-    with ExitStack() as owned:
+    places = MemoryOfPlaces(_create("weights"))
+    try:
+        for rank in range(count):
+            places.add(rank)
+        yield places
+    finally:
+        places.close()
 
-        def create(name: str) -> int:
-            # People see the name in `/proc/PID/smaps`.
-            fd = os.memfd_create(f"triolet-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            owned.callback(os.close, fd)
-            return fd
 
-        weights = create("weights")
-        yield [PlaceMemory(weights, create("cache"), create("names")) for _ in range(count)]
+def _create(name: str) -> int:
+    # People see the name in `/proc/PID/smaps`.
+    return os.memfd_create(f"triolet-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -56,6 +56,8 @@ class EngineMembership:
     suspects: dict[bytes, int] = attrs.field(factory=dict)
     # {content: until when in CLOCK_MONOTONIC it is refused}.
     refused: dict[bytes, float] = attrs.field(factory=dict)
+    # {rank: the last epoch} of those that are no more, where none was added since.
+    removed: dict[int, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -45,10 +45,10 @@ from .control.calls import EngineState
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .fleet.engine_fleet import EngineFleet
+from .fleet.fleet_parts import FleetParts
 from .fleet.form_fleet import FormFleet
 from .fleet.membership import FrontendDirectory
 from .fleet.platform import check_platform
-from .fleet.process_supervisor import FleetParts
 from .forms.form_client import FormClient
 from .frontend.admission import Admission, Ticket
 from .frontend.client_tasks import run_output_handler, run_replay_deadlines

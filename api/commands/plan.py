@@ -200,7 +200,7 @@ def _check_engine(engine: EngineSettings) -> None:
     load = load_model_limits if engine.executor == "null" else load_model_config
     engine.model_len_of(load(engine.model).max_model_len)
     check_torch(engine, has_torch=has_torch())
-    if engine.device == "cuda" and not any(any(_DEVICES.glob(each)) for each in _GPUS):
+    if engine.device != "cpu" and not any(any(_DEVICES.glob(each)) for each in _GPUS):
         raise InvalidParameter("device", "cuda needs a GPU, and this machine has none in /dev")
 
 

@@ -81,12 +81,11 @@ class Injector:
                 self.scene.network.slow.add(way)
                 await trio.sleep(fault.for_s)
                 self.scene.network.slow.discard(way)
-            case FaultKind.DROP:
+            case FaultKind.DROP | FaultKind.DOUBLE:
                 self._count(fault)
-                self.scene.network.drops[way] += fault.count
-            case FaultKind.DOUBLE:
-                self._count(fault)
-                self.scene.network.doubles[way] += fault.count
+                network = self.scene.network
+                ways = network.drops if fault.kind is FaultKind.DROP else network.doubles
+                ways[way] += fault.count
             case FaultKind.BREAK:
                 await self._break_link(fault)
             case FaultKind.NO_SPAWN:
@@ -95,6 +94,8 @@ class Injector:
                 await trio.sleep(fault.for_s)
             case FaultKind.DRAIN:
                 await self._drain(fault)
+            case FaultKind.ADD_ENGINE | FaultKind.REMOVE_ENGINE:
+                self._resize(fault)
 
     async def _hit_forms(self, fault: Fault) -> None:
         kernel = self.scene.kernel
@@ -103,6 +104,15 @@ class Injector:
         if process is not None and fault.kind is FaultKind.STOP_FORMS:
             await trio.sleep(fault.for_s)
             kernel.resume(process)
+
+    def _resize(self, fault: Fault) -> None:
+        """Have one engine more or fewer; the last one stays."""
+        engines = self.scene.root.engines
+        self._count(fault)
+        if fault.kind is FaultKind.ADD_ENGINE:
+            engines.add()
+        elif engines.can_remove(fault.engine):
+            engines.remove(fault.engine)
 
     async def _drain(self, fault: Fault) -> None:
         """Restart an engine in order: it serves out what it has, and takes nothing new."""

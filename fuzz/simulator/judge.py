@@ -76,7 +76,7 @@ class Judge:
     def unsettled(self) -> str:
         """What is not as it should be when nobody asks for anything; "" if all is."""
         snapshot = self.scene.root.engines.directory.snapshot()
-        for rank in range(self.scene.setup.engines):
+        for rank in self.scene.root.engines.processes.places:
             process = self.scene.present("engine", rank)
             if process is None or not isinstance(process.parts, EngineParts):
                 return f"engine {rank} is not there"
@@ -114,7 +114,7 @@ class Judge:
             assert isinstance(channel, MemoryHub)
             if not present.issuperset(channel.links.peers):
                 return f"frontend {rank} keeps links to dead engines"
-            if len(client.balancer.engines) != self.scene.setup.engines:
+            if len(client.balancer.engines) != len(snapshot.engines):
                 return f"frontend {rank} sends to {client.balancer.engines}"
         if streams := self.scene.root.frontends.connections.balancer.open_streams():
             return f"the root counts {streams} open streams that have ended"

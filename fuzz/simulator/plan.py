@@ -131,6 +131,8 @@ class FaultKind(enum.StrEnum):
     BREAK = "break"
     NO_SPAWN = "no spawn"
     DRAIN = "drain"
+    ADD_ENGINE = "add engine"
+    REMOVE_ENGINE = "remove engine"
     KILL_FORMS = "kill forms"
     STOP_FORMS = "stop forms"
     KILL_CHECK = "kill check"  # the copy that checks a form

@@ -13,9 +13,9 @@ from typing import Protocol
 import attrs
 
 from ...engine.block_names import drop_names
-from ...engine.place_memory import PlaceMemory, open_memory_of_places
+from ...engine.place_memory import MemoryOfPlaces, open_memory_of_places
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
-from ..launch.child import GivenUp, Gone, PlaceEvent, Suspected
+from ..launch.child import GivenUp, Gone, PlaceEvent, Removed, Suspected
 
 
 class Estate(Protocol):
@@ -45,7 +45,7 @@ class EngineEstate:
     the system where no engine is to come.
     """
 
-    _places: list[PlaceMemory] = attrs.field(factory=list, init=False)
+    _places: MemoryOfPlaces = attrs.field(init=False)
 
     @contextmanager
     def open(self, count: int) -> Iterator[None]:
@@ -54,8 +54,8 @@ class EngineEstate:
             yield
 
     def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
-        """Memory that is passed, in the order of its fields."""
-        return attrs.asdict(self._places[rank])
+        """Memory that is passed, in the order of its fields; made now for a place that is new."""
+        return attrs.asdict(self._places.add(rank))
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """The next engine finds nothing that a step may have written wild."""
@@ -64,6 +64,8 @@ class EngineEstate:
                 drop_names(self._places[rank].names)
             case GivenUp():
                 os.ftruncate(self._places[rank].cache, 0)
+            case Removed():
+                self._places.remove(rank)
 
 
 @attrs.define(eq=False)

@@ -27,18 +27,25 @@ from ..launch.child import (
     GivenUp,
     Gone,
     PlaceEvent,
+    Removed,
     Said,
     Suspected,
     WorkerHung,
 )
 from ..launch.child_end import ChildEnd, EndKind
 from ..messages import EngineMembership
+from .fleet_parts import FleetParts
 from .membership import EngineDirectory, FrontendDirectory
-from .process_supervisor import FleetParts, ProcessSupervisor
+from .process_supervisor import ProcessSupervisor
 from .quarantine import Quarantine
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
+
+
+def _laid_out(settings: EngineSettings) -> tuple[object, ...]:
+    """Settings that are alike in all places: of the progress page, and of spares' workers."""
+    return settings.max_num_seqs, settings.workers, settings.executor
 
 
 @attrs.define(eq=False)
@@ -54,6 +61,9 @@ class EngineFleet:
     # Gets what an engine says of itself while it is watched.
     on_watched: Callable[[str], None] = lambda text: None
     module: str = ENGINE_MODULE
+    # Of places whose engine is unlike the others': another device, another instruction set. Alike
+    # in all of them is what the root lays out ahead (`_laid_out`).
+    settings_of_places: dict[int, EngineSettings] = attrs.field(factory=dict)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
@@ -64,6 +74,8 @@ class EngineFleet:
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
+        for of_place in self.settings_of_places.values():
+            self._checked(of_place)
         self.processes = ProcessSupervisor(
             owner=self,
             kind=ChildKind(
@@ -88,7 +100,7 @@ class EngineFleet:
 
     def settings_of(self, rank: int) -> EngineSettings:
         """The settings of the engine in this place."""
-        return self.settings.engine
+        return self.settings_of_places.get(rank, self.settings.engine)
 
     def _ahead(self) -> tuple[str, ...]:
         """An engine's first worker starts with it, and imports beside it."""
@@ -137,6 +149,9 @@ class EngineFleet:
                 self.on_membership(self.directory.handle_gone(rank, end.cause))
             case GivenUp(end):
                 self._handle_given_up(rank, end)
+            case Removed():
+                self.settings_of_places.pop(rank, None)
+                self.on_membership(self.directory.handle_removed(rank))
 
     def _handle_ready(self, rank: int, engine: EngineReady) -> None:
         before, self._numerics_id = self._numerics_id, engine.numerics_id
@@ -156,6 +171,29 @@ class EngineFleet:
         self.parts.on_event(ChildFailed(f"engine {rank}", end.reason))
         if not any_left:
             raise NoEngineLeft(str(end.failure)) from end.failure
+
+    def add(self, settings: EngineSettings | None = None) -> int:
+        """Have one more engine, with settings of its own or those of the run. Returns its rank."""
+        rank = self.processes.add()
+        if settings is not None:
+            self.settings_of_places[rank] = self._checked(settings)
+        return rank
+
+    def _checked(self, settings: EngineSettings) -> EngineSettings:
+        assert _laid_out(settings) == _laid_out(self.settings.engine), "it is laid out for all"
+        return settings
+
+    def can_remove(self, rank: int) -> bool:
+        """Whether there is such an engine, and another one stays: streams would wait for none."""
+        staying = {each for each, place in self.processes.places.items() if not place.is_leaving}
+        return rank in staying and len(staying) > 1
+
+    def remove(self, rank: int) -> None:
+        """Have an engine no more: what it computes is placed elsewhere, at once."""
+        assert self.can_remove(rank), "another engine stays"
+        if rank in self.processes.ready:
+            self.handle(rank, BecameFailing("is removed"))
+        self.processes.remove(rank)
 
     def restart(self, rank: int) -> None:
         """Begin an engine anew; what it computes is placed elsewhere, at once, as when it hangs."""

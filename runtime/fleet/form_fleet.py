@@ -18,7 +18,8 @@ from ...nurseries.processes.watched import Watched
 from ..events import ChildFailed
 from ..launch.child import BecameReady, Child, ChildKind, GivenUp, PlaceEvent, Said
 from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
-from .process_supervisor import FleetParts, ProcessSupervisor
+from .fleet_parts import FleetParts
+from .process_supervisor import ProcessSupervisor
 
 # By name, not by import: what checks forms is not this process's business.
 FORM_MODULE = "triolet.runtime.forms.form_process"

@@ -54,8 +54,9 @@ from ..messages import (
 from .connection_dispatcher import ConnectionDispatcher
 from .control_server import Answer
 from .doubted_contents import DoubtedContents
+from .fleet_parts import FleetParts
 from .membership import FrontendDirectory, deliver
-from .process_supervisor import FleetParts, ProcessSupervisor
+from .process_supervisor import ProcessSupervisor
 
 # Calls that wait for a control socket, each with a response; out of the air.
 RELAYS_MAX = 256
@@ -287,9 +288,7 @@ class FrontendFleet:
         """States of all frontends, as each of them is sent."""
         processes = self.processes
         epochs = {rank: child.epoch for rank, child in processes.ready.items()}
-        restarts = {
-            rank: each.lives - 1 for rank, each in enumerate(processes.places) if each.lives
-        }
+        restarts = {rank: each.lives - 1 for rank, each in processes.places.items() if each.lives}
         return FrontendStates(epochs, processes.failed, restarts, self.doubted.snapshot())
 
     def _publish_states(self) -> None:

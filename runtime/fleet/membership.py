@@ -21,6 +21,8 @@ class EngineDirectory:
     """The engines of this run by rank. Every change makes a new snapshot with the next number."""
 
     _members: dict[int, EngineMember] = attrs.field(factory=dict, init=False)
+    # {rank: its last epoch}
+    _removed: dict[int, int] = attrs.field(factory=dict, init=False)
     _number: int = attrs.field(default=0, init=False)
     _suspects: dict[bytes, int] = attrs.field(factory=dict, init=False)
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
@@ -28,6 +30,7 @@ class EngineDirectory:
     def handle_starting(self, rank: int, epoch: int) -> EngineMembership:
         """A new epoch is about to be spawned. Epochs of one rank only grow."""
         previous = self._members.get(rank)
+        self._removed.pop(rank, None)
         if previous is None:
             return self._replace(EngineMember(rank=rank, epoch=epoch, state=EngineState.STARTING))
         assert epoch > previous.epoch
@@ -57,6 +60,13 @@ class EngineDirectory:
         cause = cause or self._members[rank].cause
         return self._change(rank, state=EngineState.FAILED, latest=None, cause=cause)
 
+    def handle_removed(self, rank: int) -> EngineMembership:
+        """The engine is no more, and no other comes in its place, unless one is added."""
+        if (member := self._members.pop(rank, None)) is not None:
+            self._removed[rank] = member.epoch
+        self._number += 1
+        return self.snapshot()
+
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
     ) -> EngineMembership:
@@ -69,7 +79,9 @@ class EngineDirectory:
     def snapshot(self) -> EngineMembership:
         """Membership of all engines as they are now."""
         engines = [self._members[rank] for rank in sorted(self._members)]
-        return EngineMembership(self._number, engines, self._suspects, self._refused)
+        return EngineMembership(
+            self._number, engines, self._suspects, self._refused, dict(self._removed)
+        )
 
     def _change(self, rank: int, **changes: Any) -> EngineMembership:
         return self._replace(attrs.evolve(self._members[rank], **changes))

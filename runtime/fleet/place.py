@@ -12,7 +12,8 @@ Sans-IO: what happens to the process of the place, and `now`, in; what comes nex
                may be there yet
     GIVEN_UP   restarting does not help                      begin
 
-Whatever state it is in, an operator may have it begun anew (`begin`), with an empty account.
+Whatever state it is in, an operator may have it begun anew (`begin`), with an empty account. It may
+also be told to leave (`handle_leaving`): then no life follows the present one.
 """
 
 import enum
@@ -51,7 +52,7 @@ class FleetPlace:
 
     `lives` counts them. `is_up` says whether the present one was READY and has not ended;
     `has_served` whether any was: from then on a refusal is an outage, not a wrong command. `why`
-    says why the place is given up.
+    says why the place is given up. One that `is_leaving` is no more when its process is gone.
     """
 
     name: str
@@ -63,6 +64,7 @@ class FleetPlace:
     is_up: bool = attrs.field(default=False, init=False)
     has_served: bool = attrs.field(default=False, init=False)
     why: str = attrs.field(default="", init=False)
+    is_leaving: bool = attrs.field(default=False, init=False)
 
     @property
     def has_process(self) -> bool:
@@ -72,8 +74,13 @@ class FleetPlace:
     def begin(self, policy: SupervisionPolicy, now: float) -> None:
         """Begin, or begin anew: with nothing on its account. No process of it is left."""
         assert not self.has_process, "its process is ended first"
+        assert not self.is_leaving, "it has no other life"
         self.policy, self.why = policy, ""
         self.state, self.due_s = State.WAITING, now
+
+    def handle_leaving(self) -> None:
+        """The place is to be no more, once the process that it may have is gone."""
+        self.is_leaving = True
 
     def handle_starting(self, epoch: int) -> None:
         """A life is launched now; from here on its end is seen in any case."""

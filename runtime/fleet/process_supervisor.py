@@ -7,8 +7,7 @@ fleet that owns it.
 
 import itertools
 import os
-import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
@@ -16,9 +15,8 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessSpec, open_process
-from ...nurseries.processes.spares import Readiness, Spares
+from ...nurseries.processes.spares import Spares
 from ...nurseries.processes.spawned import Spawned, selected
 from ...nurseries.tasks.background import (
     BackgroundTask,
@@ -27,10 +25,9 @@ from ...nurseries.tasks.background import (
 )
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import SupervisionPolicy
-from ..config import RuntimeSettings
 from ..continuity.estate import Estate
 from ..control.calls import EngineState, Place, PlaceState, Role
-from ..events import ChildFailed, ChildReady, OnEvent
+from ..events import ChildFailed, ChildReady
 from ..launch.child import (
     BecameFailing,
     BecameReady,
@@ -38,17 +35,16 @@ from ..launch.child import (
     ChildEvent,
     ChildKind,
     ChildPlan,
-    ChildTimes,
     GivenUp,
     Gone,
-    Launch,
     Launched,
     PlaceEvent,
+    Removed,
 )
 from ..launch.child_end import ChildEnd, EndKind, end_of
-from ..launch.local_child import LocalChild
 from ..launch.reported_workers import Remains
 from ..launch.signals import SignalTarget, target_of
+from .fleet_parts import FleetParts
 from .place import FleetPlace, State
 
 # Variables of a role beside those that any child inherits: frontends export spans.
@@ -68,39 +64,9 @@ class PlaceOwner(Protocol):
         """Something happened in the place of this rank. May raise at `GivenUp`."""
 
 
-@attrs.frozen
-class FleetParts:
-    """Parts that all fleets of one run share.
-
-    `epochs` number the lives of all their processes, and only grow; `chance` spreads the delays of
-    restarts; spares wait until all processes of the run are ready.
-    """
-
-    settings: RuntimeSettings
-    on_event: OnEvent
-    run_id: str = ""
-    epochs: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
-    readiness: Readiness = attrs.field(factory=Readiness)
-    kernel: Kernel = KERNEL
-    chance: random.Random = attrs.field(factory=random.Random)
-    launch: Launch = LocalChild
-
-    def policy(self, *, have_served: bool, gives_up_served: bool) -> SupervisionPolicy:
-        """The policy of a place that is begun."""
-        return self.settings.supervision.policy(
-            self.chance, have_served=have_served, gives_up_served=gives_up_served
-        )
-
-    @property
-    def times(self) -> ChildTimes:
-        """The times of every child."""
-        engine = self.settings.engine
-        return ChildTimes(engine.boot_timeout_s, self.settings.times.ladder, engine.step_timeout_s)
-
-
 @attrs.define(eq=False)
 class ProcessSupervisor:
-    """The processes of one `kind`, ranks 0 to `count` - 1.
+    """The processes of one `kind`, at first ranks 0 to `count` - 1.
 
     A run begins with one of up to `spares_count` warm spares, where there is one, else with a
     spawn. `gives_up_served`: see `SupervisionPolicy`.
@@ -120,7 +86,7 @@ class ProcessSupervisor:
     preparation: bytes = b""  # of the fork server: see `Spares`
     gives_up_served: bool = True
     spares: Spares = attrs.field(init=False)
-    places: list[FleetPlace] = attrs.field(init=False)
+    places: dict[int, FleetPlace] = attrs.field(init=False)
     # By rank, from the launch to the end.
     _children: dict[int, Child] = attrs.field(factory=dict, init=False)
     # Processes that outlive SIGKILL, by rank; ours to close.
@@ -133,10 +99,7 @@ class ProcessSupervisor:
     def __attrs_post_init__(self) -> None:
         environment = selected(os.environ, _VARIABLES.get(self.role, ()))
         self.kind = attrs.evolve(self.kind, environment=environment)
-        self.places = [
-            FleetPlace(f"{self.role} {rank}", self._policy(have_served=False))
-            for rank in range(self.count)
-        ]
+        self.places = {rank: self._new_place(rank) for rank in range(self.count)}
         self.spares = Spares(
             role=self.role,
             module=self.kind.module,
@@ -151,6 +114,9 @@ class ProcessSupervisor:
             kernel=self.parts.kernel,
             on_stuck=lambda name, reason: self.parts.on_event(ChildFailed(name, reason)),
         )
+
+    def _new_place(self, rank: int) -> FleetPlace:
+        return FleetPlace(f"{self.role} {rank}", self._policy(have_served=False))
 
     def _policy(self, *, have_served: bool) -> SupervisionPolicy:
         return self.parts.policy(have_served=have_served, gives_up_served=self.gives_up_served)
@@ -176,12 +142,12 @@ class ProcessSupervisor:
     @property
     def failed(self) -> dict[int, str]:
         """Why the ranks that are given up are."""
-        return {rank: each.why for rank, each in enumerate(self.places) if each.why}
+        return {rank: each.why for rank, each in self.places.items() if each.why}
 
     @property
     def have_served(self) -> bool:
         """Whether any process was ready."""
-        return any(each.has_served for each in self.places)
+        return any(each.has_served for each in self.places.values())
 
     def present(self) -> dict[int, Child]:
         """Every process that there is now, READY or not."""
@@ -203,7 +169,7 @@ class ProcessSupervisor:
     def targets(self) -> dict[str, SignalTarget | None]:
         """Every process that people may send signals, by place, workers and spares included."""
         targets: dict[str, SignalTarget | None] = {}
-        for rank, place in enumerate(self.places):
+        for rank, place in self.places.items():
             child = self._children.get(rank)
             targets |= {place.name: None} if child is None else child.targets()
         spares = self.spares.processes()
@@ -219,7 +185,7 @@ class ProcessSupervisor:
         What hangs in the kernel before anything was ready ends the start, as any fault then.
         """
         is_awaited = self.have_served and bool(self._remains)
-        return len(self.failed) < self.count or is_awaited
+        return len(self.failed) < len(self.places) or is_awaited
 
     # ---- orders
 
@@ -231,7 +197,7 @@ class ProcessSupervisor:
     def excuse(self, epochs: Set[int]) -> None:
         """Requests have ended these lives, of any rank: they count toward nothing."""
         for epoch in epochs:
-            for place in self.places:
+            for place in self.places.values():
                 place.handle_excused(epoch)
 
     def restart(self, rank: int) -> None:
@@ -239,6 +205,23 @@ class ProcessSupervisor:
         longer for its restart, revive it if it was given up."""
         if rank in self._scopes:  # else it is about to begin
             self._scopes[rank].cancel("an operator restarts it")
+
+    def add(self) -> int:
+        """Have one more place, of the lowest rank that is free; it begins at once, if these run."""
+        rank = next(each for each in itertools.count() if each not in self.places)
+        self.places[rank] = self._new_place(rank)
+        if self._nursery is not None:
+            self._begin(self._nursery, rank)
+        return rank
+
+    def remove(self, rank: int) -> None:
+        """Have a place no more: its process is stopped in order. It is `Removed` when that is gone.
+
+        One whose process outlives SIGKILL waits for the end of that.
+        """
+        self.places[rank].handle_leaving()
+        if rank in self._scopes:  # else it is about to begin
+            self._scopes[rank].cancel("the place is removed")
 
     def start_task(
         self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str
@@ -268,14 +251,20 @@ class ProcessSupervisor:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self.spares.start_first(nursery)
-                for rank in range(self.count):
-                    start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
+                for rank in self.places:
+                    self._begin(nursery, rank)
                 task_status.started()
 
+    def _begin(self, nursery: trio.Nursery, rank: int) -> None:
+        start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
+
     async def _supervise(self, rank: int) -> None:
-        """Run one rank again and again, as its place decides; given up, it may be revived."""
+        """Run one rank again and again, as its place decides; given up, it may be revived.
+
+        Returns when the place is no more.
+        """
         place = self.places[rank]
-        while True:
+        while not place.is_leaving:
             self.parts.readiness.handle_starting(place.name)
             place.begin(self._policy(have_served=place.has_served), trio.current_time())
             end: ChildEnd | None = None
@@ -286,6 +275,10 @@ class ProcessSupervisor:
             if end is not None and (not is_ordered or end.kind is EndKind.STUCK):
                 self.parts.readiness.handle_ready(place.name)  # not waited for any more
                 await self._wait_revival(rank, end)
+        self._tell(rank, Removed())
+        del self.places[rank]
+        self._scopes.pop(rank, None)
+        self.parts.readiness.handle_ready(place.name)  # not waited for any more
 
     async def _run_until_given_up(self, rank: int, place: FleetPlace) -> ChildEnd:
         """Returns the end of the last life. Cancellation: the present one is ended."""

@@ -42,11 +42,12 @@ from ..launch.signals import SignalTarget, send_signal
 from ..messages import WatchServer
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
+from .fleet_parts import FleetParts
 from .form_fleet import FORM_MODULE, FormFleet, FormLinks, link_frontend
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
-from .process_supervisor import FleetParts, ProcessSupervisor
+from .process_supervisor import ProcessSupervisor
 from .server_watch import FrontendViews, ServerWatch
 
 # By name, not by import: this floor does not know what a frontend speaks.
@@ -297,9 +298,9 @@ class Root:
             Role.FORMS: self.forms.restart,
         }
         (fleet,) = (each for each in self._fleets if each.role == place.role)
-        count = fleet.count
-        if not 0 <= place.rank < count:
-            there = f"{place.role} 0" + (f" to {count - 1}" if count > 1 else " alone")
+        if place.rank not in fleet.places:
+            last = max(fleet.places)
+            there = f"{place.role} 0" + (f" to {last}" if last else " alone")
             raise ControlCallRefused(f"there is no {place}: this server has {there}")
         was = fleet.place(place.rank).state
         restart[place.role](place.rank)
@@ -309,7 +310,7 @@ class Root:
         settings = self.plan.settings
         engines, frontends = self.engines.processes, self.frontends.processes
         return ServerPlaces(
-            [fleet.place(rank) for fleet in (engines, frontends) for rank in range(fleet.count)],
+            [fleet.place(rank) for fleet in (engines, frontends) for rank in fleet.places],
             is_linked=self.frontends.connections.balancer.is_linked(len(engines.ready)),
             restart_s=sum(attrs.astuple(settings.times.ladder))
             + settings.times.grace_s

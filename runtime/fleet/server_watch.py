@@ -217,7 +217,7 @@ class ServerWatch:
             "can": [],
         }
         for fleet in self.fleets:
-            for rank in range(fleet.count):
+            for rank in sorted(fleet.places):
                 yield self._row(fleet, rank)
             yield from spare_rows(fleet.spares.trees())
 

@@ -112,8 +112,8 @@ class EngineView:
     def is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
         member = self._member_of(peer)
-        if member is None:
-            return False  # a snapshot from before its time, slower than its link
+        if member is None:  # it was removed, or its link is faster than the snapshot of its time
+            return self.membership.removed.get(peer.rank, 0) >= peer.epoch
         return member.epoch > peer.epoch or member.state is EngineState.FAILED
 
     def taking(self) -> dict[Peer, EngineReady]:

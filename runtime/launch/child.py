@@ -64,7 +64,7 @@ class Child(Protocol):
         """Row of the child in a table of processes."""
 
     async def tree(self) -> ProcessTree:
-        """Ask the child for its tree; while it boots, or does not answer, say what is known here."""
+        """Ask the child for its tree; while it cannot answer, say what is known here."""
 
 
 @attrs.frozen
@@ -131,9 +131,14 @@ class GivenUp:
     end: ChildEnd
 
 
+@attrs.frozen
+class Removed:
+    """The place is no more; nothing of it is left."""
+
+
 ChildEvent = Launched | BecameReady | Said | WorkerHung | Suspected | BecameFailing | Gone | Remains
 # Events that the estates and the fleet of a place hear of.
-PlaceEvent = BecameReady | Said | WorkerHung | Suspected | BecameFailing | Gone | GivenUp
+PlaceEvent = BecameReady | Said | WorkerHung | Suspected | BecameFailing | Gone | GivenUp | Removed
 
 
 @attrs.frozen(kw_only=True)

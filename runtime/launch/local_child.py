@@ -212,7 +212,7 @@ class LocalChild:
                 await self.control.read(self.handle_message)
 
     async def _live(self) -> NoReturn:
-        """Run from INIT to the child's death, which is raised; a child that stands still is ended."""
+        """Run from INIT to the death, which is raised; a child that stands still is ended."""
         plan, name = self.plan, self.plan.name
         watcher = partial(
             run_hang_watcher,

@@ -16,8 +16,8 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.events import ignore_event
 from triolet.runtime.fleet.engine_fleet import EngineFleet
+from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.membership import FrontendDirectory
-from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import (

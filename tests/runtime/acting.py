@@ -20,9 +20,9 @@ from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.events import RunEvent
 from triolet.runtime.fleet.engine_fleet import EngineFleet
+from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.frontend_fleet import FrontendFleet
 from triolet.runtime.fleet.membership import FrontendDirectory
-from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.launch.child import Child
 from triolet.runtime.launch.child_end import ChildEnd, EndKind
 from triolet.runtime.launch.local_child import LocalChild

@@ -22,9 +22,9 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.errors import RequestQuarantined
 from triolet.runtime.events import ChildGone, RequestRefused
 from triolet.runtime.fleet.engine_fleet import EngineFleet
+from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.form_fleet import FormFleet
 from triolet.runtime.fleet.membership import FrontendDirectory
-from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.runtime import (
     Runtime,

@@ -91,6 +91,21 @@ def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
         simulate([Setup(engines=2), *requests, kill], BUGS["a replay forgets what was delivered"])
 
 
+@pytest.mark.parametrize("tokens", [0, 20, 40])
+def test_streams_of_an_engine_that_is_removed_go_on_at_one_that_was_added(tokens: int) -> None:
+    requests = [attrs.evolve(REQUEST, name=f"request-{n}", seed=n, max_tokens=40) for n in range(6)]
+    more = Fault(kind=FaultKind.ADD_ENGINE, at_s=0.0, tokens=tokens)
+    fewer = [
+        Fault(kind=FaultKind.REMOVE_ENGINE, at_s=0.0, tokens=tokens + 40 * each, engine=each)
+        for each in (1, 2)
+    ]
+    kill = Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=tokens + 60, engine=0)
+    outcome = simulate([Setup(engines=2), *requests, more, *fewer, more, kill])
+    assert outcome.reached["stream finished"] == len(requests)
+    assert outcome.reached["add engine"] == outcome.reached["remove engine"] == 2
+    assert outcome.reached["sent again"]
+
+
 def test_clients_come_back_to_what_a_killed_frontend_had() -> None:
     long = attrs.evolve(REQUEST, max_tokens=40)
     asked = [

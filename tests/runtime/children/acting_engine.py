@@ -126,7 +126,12 @@ async def tell_worker(control: ControlChannel, pid: int) -> None:
 
 
 async def serve(control: ControlChannel, init: EngineInit) -> None:
-    heard: dict[str, Any] = {"memberships": "", "drains": 0}
+    settings = init.settings
+    heard: dict[str, Any] = {
+        "memberships": "",
+        "drains": 0,
+        "on": f"{settings.device} {settings.isa}",
+    }
     while True:
         message, _ = await control.receive()
         match message:

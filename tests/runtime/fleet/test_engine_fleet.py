@@ -207,6 +207,36 @@ async def test_a_restart_stops_what_runs_in_order_and_counts_for_nothing() -> No
         assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", n) for n in range(1, 4)]
 
 
+async def test_engines_come_and_go_each_with_settings_and_memory_of_its_own() -> None:
+    settings = acting_settings(["ready"], ["ready"], ["ready"])
+    bed = Bed(attrs.evolve(settings, engines=2))
+    on_gpu = [attrs.evolve(settings.engine, device=f"cuda:{rank}") for rank in range(3)]
+    bed.fleet.settings_of_places[1] = on_gpu[1]
+    async with running(bed.fleet):
+        await bed.diary.wait_for(ChildReady, 2)
+        assert bed.fleet.add(on_gpu[2]) == 2
+        await bed.diary.wait_for(ChildReady, 3)
+        ready = bed.fleet.processes.ready
+        on = [(await facts_of(ready[rank]))["on"] for rank in range(3)]
+        assert on == ["cpu ", "cuda:1 ", "cuda:2 "]
+        bed.fleet.remove(1)
+        stopped = await bed.diary.wait_for(ChildStopped)
+        assert (stopped.child, bed.diary.of(ChildGone)) == ("engine 1", [])
+        while 1 in bed.fleet.processes.places:
+            await trio.lowlevel.checkpoint()
+        latest = bed.diary.of(EngineMembership)[-1]
+        assert [member.rank for member in latest.engines] == [0, 2]
+        assert bed.fleet.add() == 1
+        await bed.diary.wait_for(ChildReady, 4)
+        assert (await facts_of(bed.fleet.processes.ready[1]))["on"] == "cpu "
+
+
+def test_what_is_laid_out_ahead_is_alike_in_all_places() -> None:
+    bed = Bed(acting_settings(["ready"]))
+    with pytest.raises(AssertionError, match="laid out"):
+        bed.fleet.add(attrs.evolve(bed.fleet.settings.engine, workers=2))
+
+
 async def test_a_restart_waits_for_no_delay() -> None:
     async with open_bed(acting_settings(["raise", "ready"], supervision=PATIENT)) as bed:
         await wait_waits_for("the time to restart engine 0")

@@ -30,8 +30,8 @@ from triolet.runtime.events import (
     ChildStopped,
 )
 from triolet.runtime.fleet.connection_dispatcher import ConnectionDispatcher
+from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.frontend_fleet import FrontendFleet
-from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.messages import EngineMembership
 
 from ..acting import (

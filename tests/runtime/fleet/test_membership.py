@@ -49,6 +49,18 @@ def test_an_engine_that_is_failing_is_gone_for_frontends_once() -> None:
     assert directory.snapshot().engines[0].cause == "a worker died"
 
 
+def test_an_engine_that_is_removed_is_known_by_its_last_epoch_until_one_is_added() -> None:
+    directory = EngineDirectory()
+    for rank in range(2):
+        directory.handle_starting(rank, 4 + rank)
+    removed = directory.handle_removed(1)
+    assert [member.rank for member in removed.engines] == [0]
+    assert (removed.number, removed.removed) == (3, {1: 5})
+    added = directory.handle_starting(1, 9)
+    assert [member.epoch for member in added.engines] == [4, 9]
+    assert (added.engines[1].restarts, added.removed) == (0, {})
+
+
 def test_epochs_only_grow() -> None:
     directory = EngineDirectory()
     directory.handle_starting(0, 2)

@@ -30,6 +30,13 @@ TRACES = {
         9.0 over       waiting until 9.0
         9.0 starting   starting
     """,
+    "one that is to leave has no other life": """
+        0.0 starting   starting
+        2.0 ready      ready up
+        5.0 leaving    ready up for the last time
+        6.0 stopped    gone for the last time
+        6.0 begin      refused
+    """,
     "a crash waits for the delay": """
         0.0 starting   starting
         2.0 ready      ready up
@@ -115,7 +122,13 @@ class Trace:
             case "over":
                 place.handle_over(self.end, now)
             case "begin":
+                if place.is_leaving:
+                    with pytest.raises(AssertionError, match="no other life"):
+                        place.begin(place.policy, now)
+                    return "refused"
                 place.begin(policy_of(have_served=place.has_served), now)
+            case "leaving":
+                place.handle_leaving()
             case "no-begin":
                 place.handle_over(_end_of(EndKind.REFUSED), now)
             case _:
@@ -130,6 +143,7 @@ class Trace:
         shown = place.state.value + (" up" if place.is_up else "")
         if place.state is State.WAITING:
             shown += f" until {place.due_s:.1f}"
+        shown += " for the last time" if place.is_leaving else ""
         return f"{shown}: {place.why}" if place.why else shown
 
 

@@ -21,16 +21,15 @@ from triolet.nurseries.processes.process import ProcessDied, ProcessExit, Proces
 from triolet.nurseries.tasks.supervision_policy import Death
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.events import ignore_event
-from triolet.runtime.fleet.process_supervisor import (
-    FleetParts,
-    ProcessSupervisor,
-)
+from triolet.runtime.fleet.fleet_parts import FleetParts
+from triolet.runtime.fleet.process_supervisor import ProcessSupervisor
 from triolet.runtime.launch.child import (
     BecameReady,
     ChildKind,
     GivenUp,
     Gone,
     PlaceEvent,
+    Removed,
     Suspected,
 )
 from triolet.runtime.launch.child_end import ChildEnd, EndKind, end_of
@@ -128,6 +127,23 @@ class Owner:
                 raise AssertionError("a simulated process does not hang, and says nothing")
 
 
+@attrs.define(eq=False)
+class CountedOwner(Owner):
+    """Of places that come and go: several at a time."""
+
+    removed: list[int] = attrs.field(factory=list)
+
+    def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
+        assert rank not in self.processes.present(), "a successor is started after the end alone"
+        return b"init"
+
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        self.processes.places[rank].check_invariants()
+        if isinstance(event, Removed):
+            assert rank not in self.processes.present()
+            self.removed.append(rank)
+
+
 async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -> None:
     owner = Owner()
     with trio.move_on_after(2 * BOOT_S + owner.lives_s + 1):
@@ -140,6 +156,46 @@ async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -
         ("ready", 2),
         ("was stopped", 2),
     ]
+
+
+async def test_places_come_and_go_while_others_run(autojump_clock: MockClock) -> None:
+    """A rank that is free again is given to the next place, under an epoch of its own."""
+    owner = CountedOwner()
+    processes = owner.processes
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(processes.run)
+        await trio.sleep(2 * BOOT_S)
+        assert (processes.add(), processes.add()) == (1, 2)
+        await trio.sleep(2 * BOOT_S)
+        assert sorted(processes.ready) == [0, 1, 2]
+        processes.remove(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (sorted(processes.ready), sorted(processes.places)) == ([0, 2], [0, 2])
+        assert processes.any_left()
+        assert processes.add() == 1
+        processes.remove(2)
+        await trio.sleep(2 * BOOT_S)
+        assert {rank: child.epoch for rank, child in processes.ready.items()} == {0: 1, 1: 4}
+        assert processes.targets().keys() == {"engine 0", "engine 1"}
+        nursery.cancel_scope.cancel("the test is over")
+    assert owner.removed == [1, 2]
+
+
+@pytest.mark.parametrize("when_s", [0.0, BOOT_S / 2, 5.05])
+async def test_a_place_is_removed_before_its_first_life_in_a_boot_and_in_a_delay(
+    autojump_clock: MockClock, when_s: float
+) -> None:
+    owner = CountedOwner(lives_s=5.0 - BOOT_S)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.processes.run)
+        await trio.sleep(1)
+        rank = owner.processes.add()
+        await trio.sleep(when_s)
+        owner.processes.remove(rank)
+        await trio.testing.wait_all_tasks_blocked()
+        assert owner.removed == [rank]
+        assert rank not in owner.processes.present()
+        nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: MockClock) -> None:

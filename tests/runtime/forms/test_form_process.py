@@ -21,8 +21,8 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import FormsUnavailable
 from triolet.runtime.events import ChildReady
+from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.form_fleet import FormFleet
-from triolet.runtime.fleet.process_supervisor import FleetParts
 from triolet.runtime.forms.form_client import FormClient
 from triolet.runtime.forms.form_queue import FormQueue
 

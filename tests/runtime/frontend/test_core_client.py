@@ -352,10 +352,8 @@ async def test_a_draining_engine_ends_no_stream(null_folder: pathlib.Path) -> No
         assert (counts.requests_migrated_total, counts.requests_failed_total) == (2, 0)
 
 
-@pytest.mark.parametrize("given_up", [True, False])
-async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
-    bed: Bed, given_up: bool
-) -> None:
+@pytest.mark.parametrize("how", ["given up", "removed", "replaced"])
+async def test_an_engine_that_died_before_it_was_ready_is_forgotten(bed: Bed, how: str) -> None:
     """It had linked itself already; nobody else would let go of that link."""
     early = Peer("engine", 1, 7)
     starting = bed.directory.handle_starting(early.rank, early.epoch)
@@ -369,8 +367,13 @@ async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
     assert early in bed.hub.links.peers, "that snapshot does not know it yet"
     bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
     assert early in bed.hub.links.peers, "it may be this epoch that starts"
-    over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
-    bed.client.apply_membership(over)
+    match how:
+        case "given up":
+            bed.client.apply_membership(bed.directory.handle_failed(1))
+        case "removed":
+            bed.client.apply_membership(bed.directory.handle_removed(1))
+        case "replaced":
+            bed.client.apply_membership(bed.directory.handle_starting(1, 8))
     assert early not in bed.hub.links.peers
     assert len(await _tokens(bed)) == 12
 
