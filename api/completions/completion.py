@@ -42,7 +42,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     order: CompletionOrder
     record: CompletionRecord = attrs.field(factory=lambda: CompletionRecord([]), init=False)
-    # Its client has had all of it.
+    # The client has had all of it.
     is_over: bool = attrs.field(default=False, init=False)
     # The completion was cut before its end.
     is_cut: bool = attrs.field(default=False, init=False)
@@ -51,7 +51,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
     _sources: list["_Source"] = attrs.field(factory=list, init=False)
     _ready: list["_Source"] = attrs.field(factory=list, init=False)
     _keeps_output: bool = attrs.field(init=False)
-    # What came of each of them, when that is over.
+    # Facts of each source, when it is over.
     _facts: list[GenerationFacts] = attrs.field(factory=list, init=False)
     # Choices without an end.
     _open: int = attrs.field(default=0, init=False)
@@ -121,7 +121,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     @property
     def facts(self) -> list[GenerationFacts]:
-        """What came of the request for each prompt so far."""
+        """Facts of the request for each prompt so far."""
         return self._facts or [source.stream.facts for source in self._sources]
 
     def generated(self) -> Generated:
@@ -194,7 +194,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     @property
     def _prompt(self) -> AnsweredPrompt | None:
-        """Of its first choice, once there is one."""
+        """Prompt of the first choice, once there is one."""
         return self.record.choices[0].prompt if self.record.choices else None
 
     def _open_choices(self, source: "_Source") -> None:

@@ -35,7 +35,7 @@ from .record import ChoiceRecord, CompletionRecord
 
 # An id names each choice; frames of more choices than that have none, which would be most of them.
 NAMED_CHOICES_MAX = 16
-# Of the ids that this server gives out.
+# Length of the ids that this server gives out.
 POSITION_CHARACTERS_MAX = 256
 USAGE_ID, DONE_ID = "usage", "done"
 _PLACE = re.compile(r"(?:-|([0-9]{1,9})([re]?))(?:\+([1-9][0-9]{0,2}))?", re.ASCII)
@@ -50,10 +50,10 @@ class Answer(Protocol):
         """How they become frames."""
 
     def for_reader(self) -> Self:
-        """One that has said nothing yet."""
+        """Copy for a reader, which has said nothing yet."""
 
     def opening(self, index: int, prompt: AnsweredPrompt) -> JsonObject | None:
-        """What comes before the text of a choice."""
+        """Chunk before the text of a choice."""
 
     def around_text(self, index: int) -> list[bytes] | None:
         """The lines around text, and token ids, of a chunk, where that is all that differs."""
@@ -64,7 +64,7 @@ class Answer(Protocol):
         """The next piece of a choice: one chunk at most, and with an end the one that says it."""
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
-        """What comes before the last mark."""
+        """Chunk before the last mark."""
 
 
 class Stage(enum.IntEnum):
@@ -152,7 +152,7 @@ class CompletionCursor:
         )
 
     def _places_in(self, position: str) -> list[tuple[ChoiceRecord, int, str]]:
-        """Of the choices that the id says something of; nothing of one that is none."""
+        """Places of the choices that an id names; none for an id that is none."""
         places = [_PLACE.fullmatch(place) for place in position.split(".")]
         if len(places) != len(self._cursors):
             return []
@@ -194,7 +194,7 @@ class CompletionCursor:
                     raise _beyond()
 
     def _skip(self, cursor: _ChoiceCursor, count: int, mark: str) -> None:
-        """So much of a choice was said."""
+        """Skip what was said of a choice."""
         choice, there = cursor.choice, len(cursor.choice.token_ids)
         has_end = choice.finish_reason is not None
         if count > there or (mark and (count < there or not has_end)):
@@ -295,7 +295,7 @@ class CompletionCursor:
 
     def _say_end(self, cursor: _ChoiceCursor, frames: list[bytes]) -> None:
         choice, count = cursor.choice, len(cursor.choice.token_ids)
-        # Where the rest was said, what it is made of changes nothing: only the end is new.
+        # The text's parts change nothing where the rest was said: only the end is new.
         piece = choice.piece(cursor.count, count, with_end=True)
         cursor.count = count
         if cursor.stage is Stage.REST:
@@ -348,12 +348,12 @@ class CompletionCursor:
         self._places[index] = place
 
     def _usage_so_far(self) -> Usage:
-        """What is cached is known at the end."""
+        """Usage so far; what is cached is known at the end."""
         prompts = {id(each.prompt): len(each.prompt.token_ids) for each in self.record.choices}
         return Usage(sum(prompts.values()), sum(cursor.count for cursor in self._cursors))
 
     def _id_line(self, name: str = "") -> bytes:
-        """Of the place where the reader is, unless it has a name."""
+        """Id of the reader's place, unless the line has a name."""
         if not self.has_ids:
             return b""
         return b"id: %b\n" % (name.encode() or b".".join(self._places))

@@ -53,13 +53,13 @@ def request_again(
     return read(values, model=model, answer_format=answer_format)
 
 
-# Without stream, nothing is computed of the prompt.
+# A prompt of which nothing is computed has no stream.
 Opened = list[tuple[GenerationStream | None, AnsweredPrompt]]
 
 
 @attrs.define(eq=False, kw_only=True)
 class CompletionOrder:
-    """One client's request, whose body came as `values`; `created` is Unix seconds."""
+    """Request of a client, whose body came as `values`; `created` is Unix seconds."""
 
     completion_id: str
     created: int
@@ -71,9 +71,9 @@ class CompletionOrder:
     options: RequestOptions = attrs.field(
         default=attrs.Factory(lambda self: self.request.options.runtime, takes_self=True)
     )
-    # It has an idempotency key, whose claim it holds.
+    # The request has an idempotency key, whose claim it holds.
     is_keyed: bool = False
-    # Its streams are written down for a successor of this frontend.
+    # Streams of the request are written down for a successor of this frontend.
     is_noted: bool = False
 
     @property
@@ -83,14 +83,14 @@ class CompletionOrder:
 
     @property
     def names(self) -> list[str]:
-        """Of the requests for its prompts."""
+        """Names of the requests for its prompts."""
         if isinstance(self.request, ChatRequest):
             return [self.completion_id]
         return [f"{self.completion_id}-{place}" for place in range(len(self.request.prompts))]
 
     @property
     def choice_count(self) -> int:
-        """Of all prompts together."""
+        """Count of choices of all prompts together."""
         return len(self.names) * self.request.sampling.n
 
     @property
@@ -111,7 +111,7 @@ class CompletionOrder:
     def answer(
         self, prompt: AnsweredPrompt | None = None
     ) -> ChatAnswer | CompletionsAnswer | MessageAnswer:
-        """What makes its chunks, or its whole answer; a chat has one prompt."""
+        """Maker of its chunks, or of its whole answer; a chat has one prompt."""
         match self.request:
             case MessagesRequest() as request:
                 is_open = prompt is not None and self._is_opened(request, prompt)
@@ -128,7 +128,7 @@ class CompletionOrder:
         return answers.is_opened(prompt.token_ids, self.generator.token_bytes)
 
     def reasoning_tokens(self, choices: Sequence[ChoiceRecord]) -> int | None:
-        """Of all choices together; None where reasoning is not parted off."""
+        """Reasoning tokens of all choices together; None where reasoning is not parted off."""
         request = self.request
         if not isinstance(request, ChatRequest) or not request.tools.answer_format.parts_reasoning:
             return None
@@ -207,7 +207,7 @@ class CompletionOrder:
         return opened
 
     async def reopen(self, stack: AsyncExitStack, adoption: Adoption) -> Opened | None:
-        """All of them go on until the stack is left. None: two lives have died of one of them."""
+        """Go on with all streams until the stack is left; None if two lives have died of one."""
         parts = adoption.parts
         if any(part.generation is None for part in parts):
             for part in parts:
@@ -236,7 +236,7 @@ class CompletionOrder:
         )
 
     def _note(self, name: str, place: int) -> AdmissionNote:
-        """For the journal; the first one has the body."""
+        """Note for the journal; the first one has the body."""
         kept = KeptRequest(values=self.values, is_keyed=self.is_keyed)
         return AdmissionNote(
             name=name,
@@ -247,7 +247,7 @@ class CompletionOrder:
         )
 
     async def _prompt(self, request: ChatRequest | CompletionsRequest, place: int) -> Prompt:
-        """As the runtime takes it: it adds special tokens to every text."""
+        """Prompt for the runtime, which adds special tokens to every text."""
         if isinstance(request, ChatRequest):
             return request.prompt
         prompt = request.prompts[place]
@@ -258,7 +258,7 @@ class CompletionOrder:
         )
 
     async def _ids_of(self, prompt: Prompt) -> list[int]:
-        """Of a prompt that no engine is asked about, as the runtime would make them."""
+        """Ids of a prompt that no engine is asked about, as the runtime would make them."""
         if isinstance(prompt, list):
             return prompt
         assert isinstance(prompt, str)
@@ -277,6 +277,6 @@ class CompletionOrder:
         return await self.generator.detokenize(prompt, principal=self.principal)
 
     def usage(self, streams: Sequence[GenerationStream]) -> Usage:
-        """Of all prompts; a token that is thrown away is none."""
+        """Usage of all prompts, without a token that is thrown away."""
         usage = streams[0].usage if len(streams) == 1 else usage_of([s.usage for s in streams])
         return usage if self.keeps_output else attrs.evolve(usage, output_tokens=0)

@@ -17,11 +17,11 @@ from ..openai.responses_request import ids_bytes, text_bytes
 
 @attrs.define(eq=False)
 class ChoiceRecord:
-    """One choice; `texts` are those of its tokens, one more is what the end completed."""
+    """Choice; `texts` are those of its tokens, one more is what the end completed."""
 
     index: int
     prompt: AnsweredPrompt
-    # Its prompt is as whole as it will be.
+    # True until the prompt is as whole as it will be.
     is_open: bool = True
     # The first token that another numerics id has computed, if any.
     inexact_from: int | None = None
@@ -46,7 +46,7 @@ class ChoiceRecord:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
 
     def text(self, begin: int, stop: int | None = None) -> str:
-        """Of the tokens `[begin, stop)`; to the very end without `stop`."""
+        """Text of the tokens `[begin, stop)`; to the very end without `stop`."""
         return "".join(self.texts[begin:stop])
 
     def piece(self, begin: int, stop: int, *, with_end: bool) -> GenerationOutput:
@@ -64,7 +64,7 @@ class ChoiceRecord:
         )
 
     def whole(self) -> WholeChoice:
-        """All of it."""
+        """Choice as a whole answer."""
         piece = self.piece(0, len(self.token_ids), with_end=True)
         return WholeChoice(self.prompt, piece, self.inexact_from)
 
@@ -77,14 +77,14 @@ class ChoiceRecord:
 
 @attrs.define(eq=False)
 class CompletionRecord:
-    """All choices of all prompts, numbered through, and the end."""
+    """Choices of all prompts, numbered through, and the end."""
 
     choices: Sequence[ChoiceRecord]
     # Nothing more is added.
     has_ended: bool = attrs.field(default=False, init=False)
-    # Of all, once it has ended well.
+    # Usage of all, once the record has ended well.
     usage: Usage | None = attrs.field(default=None, init=False)
-    # What it ended with otherwise.
+    # The error that the record ended with otherwise.
     error: ApiError | None = attrs.field(default=None, init=False)
 
     @property

@@ -46,17 +46,17 @@ Claim = Callable[[Callable[[], str]], str]
 
 
 def unclaimed(draw: Callable[[], str]) -> str:
-    """Where no one else may go on with it."""
+    """Claim an id where no one else may go on with it."""
     return draw()
 
 
-# What one that is kept costs beside its request and its output; an estimate.
+# Size of a kept completion beside its request and its output; an estimate.
 COMPLETION_BYTES = 4096
 
 
 @attrs.define(eq=False)
 class CompletionService:
-    """One per frontend; `start` runs a named task above all connections until it ends."""
+    """Service of a frontend; `start` runs a named task above all connections until it ends."""
 
     generator: Generator
     settings: ServeSettings
@@ -65,11 +65,11 @@ class CompletionService:
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
     start: Callable[[Callable[..., Awaitable[None]], str], Awaitable[None]]
-    # Where executions of requests with keys are known, and the journal that a successor finds.
+    # The books of requests with keys, and the journal that a successor finds.
     books: StreamBooks
     answer_format: AnswerFormat = TEXT_ALONE
     _ignored_tools: IgnoredTools = attrs.field(factory=IgnoredTools, init=False)
-    # Those that run, or are held; and those that may be asked for again.
+    # Completions that run, or are held; and those that may be asked for again.
     _live: dict[str, ServedCompletion] = attrs.field(factory=dict, init=False)
     _kept: Retention[ServedCompletion] = attrs.field(init=False)
 
@@ -97,7 +97,7 @@ class CompletionService:
         *,
         is_keyed: bool = False,
     ) -> CompletionOrder:
-        """Of a client's request, whose body this is; its id is what `claim` makes of a new one."""
+        """Order a request, whose body this is; its id is what `claim` makes of a new one."""
         is_streamed = request.options.stream
         if isinstance(request, ChatRequest):
             self._ignored_tools.note(request.tools.given.ignored)
@@ -147,7 +147,7 @@ class CompletionService:
 
     @asynccontextmanager
     async def answer(self, order: CompletionOrder) -> AsyncIterator[ServedCompletion]:
-        """One that has ended, and was sent when this block is left; maybe begun by a life before.
+        """Answer an order: yields a completion that has ended, maybe begun by a life before.
 
         Raises `ApiError`: it is refused, or fails. Cancelled meanwhile: it is aborted; with a key
         it goes on once it was admitted.
@@ -178,7 +178,7 @@ class CompletionService:
     # ---- what is known
 
     def add(self, completion: ServedCompletion) -> None:
-        """It was admitted."""
+        """Add a completion that was admitted."""
         self._live[completion.order.completion_id] = completion
         if completion.order.is_keyed:
             self.books.executions.handle_admitted(completion.order.completion_id)
@@ -249,9 +249,8 @@ class CompletionService:
 
     @asynccontextmanager
     async def whole(self, completion_id: str, principal: str) -> AsyncIterator[ServedCompletion]:
-        """One that a frontend before this one has admitted, at its end; it was sent when this block
-        is left. Raises `ApiError`: there is none (for this principal).
-        """
+        """Wait for the end of a completion that an earlier frontend has admitted; it was sent when
+        this block is left. Raises `ApiError`: there is none (for this principal)."""
         completion = self._find(completion_id, principal)
         with completion.held():
             await completion.wait_ended()
@@ -293,7 +292,7 @@ class CompletionService:
     async def read_batch(
         self, completion_id: str, principal: str, position: str | None
     ) -> StreamBatch:
-        """For another frontend: what comes behind this id, or comes in a moment."""
+        """Read a batch for another frontend: what comes behind this id, or comes in a moment."""
         completion = self._find_stream(completion_id, principal)
         return await completion.next_batch(position, is_lost=self._is_lost(completion, position))
 
@@ -335,7 +334,7 @@ class CompletionService:
             is_noted=True,
         )
         if [part.name for part in parts] != order.names:
-            # It was cut within its admission, of which its client does not know.
+            # The completion was cut within its admission, of which its client does not know.
             raise frontends_died("completion", "completion_lost")
         keep_s = max(request.options.keep_s, self.books.adopted_keep_s)
         completion = _kept_for(keep_s, ServedCompletion(order))

@@ -46,7 +46,7 @@ class KeptEnding:
     is_stored: bool
     session: str = ""
     is_keyed: bool = False
-    # Its prompt, which is not kept, had opened the model's reasoning.
+    # The prompt, which is not kept, had opened the model's reasoning.
     is_opened: bool = False
 
 
@@ -58,7 +58,7 @@ def is_resumable(response: Response) -> bool:
 
 
 def note_of(response: Response) -> AdmissionNote:
-    """For its admission."""
+    """Note for a response's admission."""
     request = response.request
     is_keyed = response.is_keyed
     kept = KeptResponseRequest(
@@ -74,12 +74,12 @@ def note_of(response: Response) -> AdmissionNote:
 
 
 def kept_request(admission: AdmissionRecord) -> KeptResponseRequest:
-    """What `note_of` has noted. Raises `msgspec.DecodeError`."""
+    """Decode what `note_of` has noted. Raises `msgspec.DecodeError`."""
     return msgspec.json.decode(admission.body, type=KeptResponseRequest)
 
 
 def said_of(response: Response, ended_ns: int) -> bytes:
-    """Of a response that has ended."""
+    """Note of a response's end."""
     record = response.record
     assert record.ending is not None
     kept = KeptEnding(
@@ -95,7 +95,7 @@ def said_of(response: Response, ended_ns: int) -> bytes:
 
 
 def kept_ending(said: bytes) -> KeptEnding:
-    """What `said_of` has noted. Raises `msgspec.DecodeError`."""
+    """Decode what `said_of` has noted. Raises `msgspec.DecodeError`."""
     return msgspec.json.decode(said, type=KeptEnding)
 
 
@@ -171,7 +171,7 @@ def _rebuild_end(response: Response, generation: GenerationStream, kept: KeptEnd
 
 
 def _read(generation: GenerationStream, record: ResponseRecord, kept: KeptEnding) -> None:
-    """All tokens up to the end; what came behind it was never shown."""
+    """Read all tokens up to the end; what came behind it was never shown."""
     try:
         while (output := generation.take_nowait()) is not None:
             room = kept.token_count - record.token_count

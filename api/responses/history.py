@@ -22,7 +22,7 @@ from ..openai.tool_use import ToolOrigin, ToolUse
 from ..schema.fields import JsonObject
 from .record import ResponseRecord
 
-# What one message, and one call, cost beside their texts; estimates for the bounds of keeping.
+# Size of one message, and one call, beside their texts; estimates for the bounds of keeping.
 MESSAGE_BYTES, CALL_BYTES = 512, 1024
 
 
@@ -68,7 +68,7 @@ def prompt_of(
     tools: ToolUse | None = None,
     arguments: dict[str, Scalar] | None = None,
 ) -> Prompt:
-    """What the model is given."""
+    """Prompt for the model."""
     if conversation.token_ids is not None:
         return conversation.token_ids
     system = [] if instructions is None else [{"role": "system", "content": instructions}]
@@ -89,7 +89,7 @@ def with_output(conversation: Conversation, record: ResponseRecord) -> Conversat
 
 
 def input_items(conversation: Conversation, response_id: str) -> list[JsonObject]:
-    """What a response was asked, as items of OpenAI's API, oldest first; token ids have none."""
+    """Input of a response as items of OpenAI's API, oldest first; token ids have none."""
     suffix = response_id.removeprefix("resp_")
     found: list[JsonObject] = []
     for index, message in enumerate(conversation.messages):
@@ -132,5 +132,5 @@ def _template_call(item: JsonObject) -> JsonObject:
 
 
 def prompt_alone(sampling: SamplingParams) -> SamplingParams:
-    """For a prompt that is only computed: what decides about it, and the one token it takes."""
+    """Parameters for a prompt that is only computed, which takes one token."""
     return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)

@@ -23,7 +23,7 @@ from ..openai.responses_fields import is_reference
 from ..schema.fields import JsonObject
 
 ITEM_ID = re.compile(r"(?:msg|fc|ctc)_(?:[0-9]+_)?([0-9a-f]{34})(?:_[0-9]+)?", re.ASCII)
-# Of one input; each is asked for, perhaps in another process.
+# Responses that one input may name; each is asked for, perhaps in another process.
 RESPONSES_MAX = 64
 Ask = Callable[[ForeignVerb, str, str], Awaitable[JsonObject]]
 
@@ -57,7 +57,7 @@ async def with_items(values: JsonObject, principal: str, ask: Ask) -> JsonObject
     return {**values, "input": items}
 
 
-# Of the model's length, where a request does not say how long its answer may be, or says more.
+# Share of the model's length, if the request gives its answer no length, or a longer one.
 ANSWER_SHARE = 0.25
 
 
@@ -94,7 +94,7 @@ def _is_user(message: dict[str, Any]) -> bool:
 
 
 def _without_turns(prompt: ChatPrompt, dropped: int) -> ChatPrompt:
-    """Without so many of the first turns, and what comes before the first of those that stay."""
+    """Drop the first turns, and what comes before the first of those that stay."""
     if not dropped:
         return prompt
     begins = [place for place, message in enumerate(prompt.messages) if _is_user(message)]

@@ -55,21 +55,21 @@ from ..schema.fields import JsonObject
 NUMBERS_OF_TOKEN = 8
 # A pointer to a delta's text, and one number of an array, both with room to grow.
 DELTA_BYTES, NUMBER_BYTES = 10, 5
-# One mark, one item with its ids, one notice, and the arrays of logprobs beside what is in them.
-# What every response has, one item and two marks, is in the estimate of a response.
+# Sizes of a mark, an item with its ids, a notice, and the arrays of logprobs beside what is in
+# them. What every response has, one item and two marks, is in the estimate of a response.
 MARK_BYTES, MARKS_ALWAYS, ITEM_BYTES = 160, 2, 1024
 NOTICE_BYTES = LOGPROBS_BYTES = 512
 
 
 @attrs.define(eq=False)
 class ResponseRecord:
-    """All output of one response. Only one task appends; the order of calls is time."""
+    """Output of one response. Only one task appends; the order of calls is time."""
 
     events: ResponseEvents
     # Output tokens so far, those without text included.
     token_count: int = attrs.field(default=0, init=False)
     size: int = attrs.field(default=0, init=False)  # characters in all deltas
-    # Without tools that is one for each token; those without text are silent.
+    # Deltas so far: without tools one for each token; those without text are silent.
     delta_count: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
     inexact_from: int | None = attrs.field(default=None, init=False)  # of which token
@@ -77,21 +77,21 @@ class ResponseRecord:
     items: list[Item] = attrs.field(factory=list, init=False)
     marks: list[Mark] = attrs.field(factory=list, init=False)
 
-    # Of the last event but for the deltas of tokens without tools.
+    # Number of the last event but for the deltas of tokens without tools.
     _last_number: int = attrs.field(default=1, init=False)
     _parser: AnswerParser | None = attrs.field(default=None, init=False)
     _reasoning_tokens: int = attrs.field(default=0, init=False)  # at the end
-    # Of each delta its text. A pointer each, as nearly all are the vocabulary's own objects. For
+    # Text of each delta. A pointer each, as nearly all are the vocabulary's own objects. For
     # reading the same list or, when ended, a tuple, which garbage collection leaves alone.
     _texts: list[str] = attrs.field(factory=list, init=False)
     _read: Sequence[str] = attrs.field(init=False)
-    # Of each delta its number, growing; None while that is 8 for each.
+    # Number of each delta, growing; None while that is 8 for each.
     _numbers: "array[int] | None" = attrs.field(default=None, init=False)
     # Deltas tell their tokens: the request asked for ids or logprobs. Then none is silent.
     _has_tokens: bool = attrs.field(init=False)
-    # Of each delta the output tokens so far, with tools; without, each delta is one.
+    # Count of output tokens at each delta, with tools; without, each delta is one.
     _ends: "array[int] | None" = attrs.field(default=None, init=False)
-    # All output tokens, and their logprobs, if the request asked for them.
+    # Output tokens, and their logprobs, if the request asked for them.
     _token_ids: "array[int] | None" = attrs.field(default=None, init=False)
     _logprobs: Logprobs | None = attrs.field(default=None, init=False)
 
@@ -128,7 +128,7 @@ class ResponseRecord:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """All output tokens, or None when they are not kept."""
+        """Output tokens, or None when they are not kept."""
         return None if self._token_ids is None else list(self._token_ids)
 
     @property
@@ -172,7 +172,7 @@ class ResponseRecord:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of each delta its number; those of silent ones are no event's."""
+        """Number of each delta; those of silent ones are no event's."""
         if self._numbers is not None:
             return self._numbers
         step = NUMBERS_OF_TOKEN
@@ -232,12 +232,12 @@ class ResponseRecord:
             self.token_count += place < count
             for event in parser.push(text):
                 self._add_event(event)
-            # What may open a call is held back; its tokens need not be.
+            # The text that may open a call is held back; its tokens need not be.
             if self._tokens_left and self._open_item is not None and self._open_item.origin is None:
                 self._add_delta("")
 
     def _add_delta(self, text: str) -> None:
-        """One that need not have the number of its token."""
+        """Add a delta that need not have the number of its token."""
         assert self._numbers is not None
         self._last_number = max(self._last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
         self._numbers.append(self._last_number)
@@ -328,7 +328,7 @@ class ResponseRecord:
         return self._read[first] if stop - first == 1 else "".join(self._read[first:stop])
 
     def delta(self, first: int, stop: int) -> Delta | None:
-        """One delta of the deltas `[first, stop)`, all of one item; None if all are silent."""
+        """Merge the deltas `[first, stop)`, all of one item; None if all are silent."""
         items, text = self.items, self.text_between(first, stop)
         if not (self._has_tokens or self._read[stop - 1]):
             while self.is_silent(stop - 1):
@@ -393,7 +393,7 @@ class ResponseRecord:
         return found
 
     def _logprobs_of(self, first: int, stop: int) -> list[Entry]:
-        """Of the tokens `[first, stop)`, if they were asked for."""
+        """Logprobs of the tokens `[first, stop)`, if they were asked for."""
         if self._logprobs is None:
             return []
         return self.events.format_logprobs(self._logprobs.between(first, stop))

@@ -73,7 +73,7 @@ class RecordReader:
 
     @property
     def position(self) -> int | None:
-        """Behind which event it is."""
+        """Number of the event that was read last."""
         return self.number
 
     def is_beyond(self, number: int) -> bool:
@@ -101,7 +101,7 @@ class RecordReader:
         return self._next_mark() is not None
 
     def take(self, characters_max: int) -> list[Part]:
-        """What was added since: deltas merged, and not much more characters than that.
+        """Take what was added since: deltas merged, and not much more characters than that.
 
         `is_ready` says whether there is more.
         """

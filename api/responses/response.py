@@ -30,7 +30,7 @@ from .history import Conversation, prompt_alone, prompt_of
 from .record import ResponseRecord
 from .record_reader import RecordReader
 
-# Of one batch of events; a lane's buffer has as many.
+# Limit of one batch of events; a lane's buffer has as many.
 BATCH_CHARACTERS_MAX = 64 * 2**10
 
 
@@ -68,12 +68,12 @@ class Response(ServedStream[ResponseReader]):
     )
     # The request has an idempotency key, whose claim this response holds.
     is_keyed: bool = False
-    # What the model is given, until it is asked, where that is not the whole conversation.
+    # Prompt for the model, until it is asked, where that is not the whole conversation.
     prompt: Prompt | None = None
-    # What it continues, until its admission was noted.
+    # The conversation that it continues, until its admission was noted.
     before: Conversation | None = None
 
-    # What it is pulled from, while it generates; afterwards what came of it.
+    # Source that it is pulled from, while it generates; afterwards what came of it.
     _stream: GenerationStream | None = attrs.field(default=None, init=False)
     _facts: GenerationFacts = attrs.field(default=GenerationFacts(Usage(0, 0)), init=False)
     # Tokens granted before there was a stream.
@@ -87,12 +87,10 @@ class Response(ServedStream[ResponseReader]):
 
     @property
     def response_id(self) -> str:
-        """Its id."""
         return self.record.events.response_id
 
     @property
     def request(self) -> ResponseRequest:
-        """What was asked."""
         return self.record.events.request
 
     @property
@@ -106,7 +104,7 @@ class Response(ServedStream[ResponseReader]):
         return self.record.ending is not None
 
     def whole(self) -> JsonObject:
-        """Its object as it is now. Raises the failure that it ended with."""
+        """Object of the response as it is now. Raises the failure that it ended with."""
         ending = self.record.ending
         if ending is not None and ending.error is not None:
             raise ending.error
@@ -121,7 +119,7 @@ class Response(ServedStream[ResponseReader]):
 
     @property
     def client_credit(self) -> int | None:
-        """All that the client has granted so far; None without a limit, or after the end."""
+        """Tokens that the client has granted so far; None without a limit, or after the end."""
         return None if self._stream is None else self._stream.client_credit
 
     def grant_up_to(self, credit: int) -> None:
@@ -167,7 +165,7 @@ class Response(ServedStream[ResponseReader]):
                 self._facts, self._stream = stream.facts, None
 
     def note_prompt(self, generator: Generator, stream: GenerationStream) -> None:
-        """Where the answer begins: the prompt may have opened the model's reasoning."""
+        """Note where the answer begins: the prompt may have opened the model's reasoning."""
         answers = self.request.tools.answer_format
         if answers.is_opened(stream.prompt_token_ids, generator.token_bytes):
             self.open_reasoning()
@@ -219,13 +217,13 @@ class Response(ServedStream[ResponseReader]):
         return self._facts.usage if self._stream is None else self._stream.usage
 
     def generated(self) -> Generated:
-        """What came of it so far, for the access log."""
+        """Facts so far, for the access log."""
         facts = self._facts if self._stream is None else self._stream.facts
         end = "" if self.record.ending is None else self.record.ending.why
         return Generated.of(self.response_id, end, [facts], self.admitted_at)
 
     def _ending_when_cut(self) -> Ending:
-        """What the end is when the scope was cancelled or its deadline has passed."""
+        """Ending when the scope was cancelled or its deadline has passed."""
         if trio.current_time() >= self.deadline_s and not self.is_cancelled:
             return Ending(status=Status.INCOMPLETE, usage=self.usage, reason="deadline")
         return Ending(status=Status.CANCELLED, usage=self.usage)

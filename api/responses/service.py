@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 @attrs.define(eq=False)
 class ResponseService:
-    """One per frontend. `run` is its background task; without it nothing can be started."""
+    """Service of a frontend. `run` is its background task; without it nothing can be started."""
 
     generator: Generator
     settings: ServeSettings
@@ -157,7 +157,7 @@ class ResponseService:
                 await self._start(response)
 
     def _keep_unread(self, adopted: AdoptedStream, said: bytes) -> None:
-        """It is read again when it is asked for: there may be thousands."""
+        """Keep a response without reading it, until it is asked for: there may be thousands."""
         with rebuilding(adopted.name, [adopted], self.store):
             kept, read = kept_ending(said), partial(self._read_again, adopted)
             self.store.keep_unread(adopted.name, kept, adopted.size_bytes, read)
@@ -279,7 +279,7 @@ class ResponseService:
     async def ask(
         self, verb: ForeignVerb, response_id: str, principal: str, *, kind: type[Answer]
     ) -> Answer:
-        """What `carry_out` gives for a response, here or in another frontend. Raises `ApiError`."""
+        """Ask for a response, here or in another frontend. Raises `ApiError`."""
         return await self.foreign.call(verb, response_id, principal, kind=kind)
 
     async def carry_out(self, call: ForeignCall) -> Any:

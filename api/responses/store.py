@@ -24,14 +24,14 @@ from .adoption import KeptEnding, is_resumable, note_of, said_of
 from .history import Conversation, with_output
 from .response import Response
 
-# What an ended response costs beside its conversation; an estimate.
+# Size of an ended response beside its conversation; an estimate.
 RESPONSE_BYTES = 4096
 
 
 @attrs.frozen
 class _Ended:
     response: Response
-    # What the next response continues.
+    # The conversation that the next response continues.
     conversation: Conversation
 
     @classmethod
@@ -63,7 +63,7 @@ class _Unread:
 
 @attrs.define(eq=False)
 class ResponseStore(StreamBooks):
-    """All responses by id; ended ones within the limits of count, bytes and age."""
+    """Responses by id; ended ones within the limits of count, bytes and age."""
 
     _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Ended ones that are not kept, but for those who have not had all of them.
@@ -90,7 +90,7 @@ class ResponseStore(StreamBooks):
         return len(self.ended)
 
     def running(self) -> list[Response]:
-        """Those that run now."""
+        """Responses that run now."""
         return list(self._running.values())
 
     def add(self, response: Response) -> None:
@@ -101,7 +101,7 @@ class ResponseStore(StreamBooks):
             self.executions.handle_admitted(response.response_id)
 
     def note_of(self, response: Response) -> AdmissionNote | None:
-        """For the journal, if there is one."""
+        """Note for the journal, if there is one."""
         return None if self.journal is None else note_of(response)
 
     def end(self, response: Response) -> None:
@@ -173,7 +173,7 @@ class ResponseStore(StreamBooks):
         if ended.is_keyed and not is_over:
             self.bury(response_id, Standing.GONE, FORGOTTEN)
         if self.journal is not None:
-            # With a key it must not be found again beside what says that it is gone.
+            # A response with a key must not be found again beside what says that it is gone.
             forget = self.journal.forget if ended.is_keyed else self.journal.forget_soon
             forget(response_id)
 
@@ -261,7 +261,7 @@ class ResponseStore(StreamBooks):
             response.cancel("deleted")
 
     def check_invariants(self) -> None:
-        """For property tests: sums and limits."""
+        """Assert sums and limits; for property tests."""
         self.ended.check_invariants()
         assert self._deleted <= set(self._running)
 

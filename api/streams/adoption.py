@@ -49,17 +49,17 @@ def is_long(sampling: SamplingParams, choices: int = 1) -> bool:
 
 @attrs.frozen
 class Adoption:
-    """What a life of this frontend before has left of a stream, admitted then by trio's clock."""
+    """Stream that a life before has left, admitted then by trio's clock."""
 
     admitted_at: float
-    # One for each prompt; none once all is in the stream's record.
+    # A part for each prompt; none once all is in the stream's record.
     parts: Sequence[AdoptedStream] = ()
     # When it ended, by CLOCK_MONOTONIC, if that was in that life.
     ended_ns: int | None = None
 
     @classmethod
     def of(cls, *parts: AdoptedStream) -> "Adoption":
-        """Of a stream with these. Raises `JournalUnreadable`."""
+        """Adopt a stream with these parts. Raises `JournalUnreadable`."""
         return cls(parts[0].admitted_at, parts)
 
 

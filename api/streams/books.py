@@ -18,12 +18,12 @@ def ignore_end() -> None:
 
 @attrs.define(eq=False)
 class StreamBooks:
-    """What outlives streams, and the limits within which what has ended is kept."""
+    """Books that outlive streams, and the limits within which ended ones are kept."""
 
     limits: ServerLimits
     # Called when a stream has ended.
     on_ended: Callable[[], None] = ignore_end
-    # Where a successor of this frontend finds them, if there is one.
+    # The journal for a successor of this frontend, if there is one.
     journal: Journal | None = None
     # This life of this frontend.
     epoch: int = 0
@@ -31,7 +31,7 @@ class StreamBooks:
     adopted_keep_s: float = 0.0
     adopted_until_s: float = -math.inf
 
-    # Of idempotency keys whose home this frontend is; and of those that it executes, the rest.
+    # Idempotency keys whose home this frontend is; and of those that it executes, the rest.
     claims: Claims = attrs.field(init=False)
     executions: Executions = attrs.field(init=False)
 
@@ -47,6 +47,6 @@ class StreamBooks:
         return self.journal is not None and any(map(self.journal.may_lack, names))
 
     def bury(self, stream_id: str, standing: Standing, reason: str) -> None:
-        """Its answer is not kept for its time: a request with its key is not executed again."""
+        """Bury an answer that is not kept: a request with its key is not executed again."""
         until_ns = time.monotonic_ns() + int(self.limits.ended_s * 1e9)
         self.executions.bury(stream_id, standing, reason, until_ns)

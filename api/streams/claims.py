@@ -52,22 +52,22 @@ _DIGEST_BYTES = 16
 
 
 class ValueJournal(Protocol):
-    """Where values outlive this process."""
+    """Journal in which values outlive this process."""
 
     def values(self) -> dict[str, bytes]:
-        """All by name, the oldest first."""
+        """Values by name, the oldest first."""
 
     def keep_value(self, name: str, value: bytes) -> None:
         """In the place of an earlier one of this name."""
 
     def forget_value(self, name: str) -> None:
-        """It is wanted no more."""
+        """Forget a value."""
 
 
 def kept_values(
     journal: ValueJournal | None, prefix: str, kind: type[Kept]
 ) -> dict[str, tuple[Kept, int]]:
-    """Those of this kind by the rest of their names, with their sizes.
+    """Values of this kind by the rest of their names, with their sizes.
 
     What another version has written, and this one cannot read, is forgotten.
     """
@@ -210,7 +210,7 @@ class Standing(enum.StrEnum):
 
 
 class NextStep(enum.StrEnum):
-    """What a request does about the response that holds its key's claim."""
+    """Next step of a request about the response that holds its key's claim."""
 
     ASK_AGAIN = "ask again"
     READ = "read"

@@ -76,7 +76,7 @@ class Tombstone:
 
 @attrs.define(eq=False)
 class Executions:
-    """What is not, or no longer, in the store; `is_whole`: the journal was read to its end.
+    """Executions that the store does not have; `is_whole`: the journal was read to its end.
 
     Of lives before the first that this journal has seen nothing is known: it was given up with its
     rank, or could take no more.
@@ -92,7 +92,7 @@ class Executions:
     _since: int = attrs.field(init=False)
     # {response id: set when it is no longer pending}
     _pending: dict[str, trio.Event] = attrs.field(factory=dict, init=False)
-    # Those that were said to be unknown, oldest first: their claims may be others' since.
+    # Ids that were said to be unknown, oldest first: their claims may be others' since.
     _unknown: OrderedDict[str, None] = attrs.field(factory=OrderedDict, init=False)
     # Oldest first.
     _tombstones: OrderedDict[str, Tombstone] = attrs.field(factory=OrderedDict, init=False)
@@ -109,7 +109,7 @@ class Executions:
 
     @contextmanager
     def pending(self, response_id: str) -> Iterator[None]:
-        """It may be admitted in this block; afterwards it was, or will not be."""
+        """Mark an execution that is admitted in this block, or never."""
         self._pending[response_id] = trio.Event()
         try:
             yield
@@ -117,7 +117,7 @@ class Executions:
             self.handle_admitted(response_id)
 
     def handle_admitted(self, response_id: str) -> None:
-        """It runs; harmless when repeated."""
+        """Note that an execution runs; harmless when repeated."""
         event = self._pending.pop(response_id, None)
         if event is not None:
             event.set()
@@ -129,7 +129,7 @@ class Executions:
             await event.wait()
 
     def bury(self, response_id: str, standing: Standing, reason: str, until_ns: int) -> None:
-        """Its answer is not kept: for so long no other may be executed for it."""
+        """Bury an answer that is not kept: no other may be executed for it until then."""
         self.unbury(response_id)
         if len(self._tombstones) == self.tombstones_max:
             self.unbury(next(iter(self._tombstones)))
@@ -138,12 +138,12 @@ class Executions:
             self.journal.keep_value(_TOMBSTONE + response_id, msgspec.json.encode(tombstone))
 
     def unbury(self, response_id: str) -> None:
-        """Its tombstone is wanted no more, if it has one."""
+        """Remove a tombstone, if there is one."""
         if self._tombstones.pop(response_id, None) is not None and self.journal is not None:
             self.journal.forget_value(_TOMBSTONE + response_id)
 
     def execution_of(self, response_id: str, epoch: int, now_ns: int) -> Execution:
-        """Of one that the store does not have."""
+        """Execution of a response that the store does not have."""
         if response_id in self._pending:
             return Execution(standing=Standing.PENDING)
         tombstone = self._tombstones.get(response_id)

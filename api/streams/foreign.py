@@ -39,7 +39,7 @@ from ..errors import (
 from ..openai.response_id import frontend_of
 
 logger = logging.getLogger(__name__)
-# As for all calls over control channels: a process in a long call cannot answer sooner.
+# The time of all calls over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
 # How long a caller waits, successors included, as long as for an engine (`--replay-wait`). A warm
 # spare adopts within a second; one with thousands of streams on a busy machine takes three, and may
@@ -55,7 +55,7 @@ Piece = TypeVar("Piece")
 
 @attrs.define(eq=False)
 class _Attempt:
-    """One sending of a call, to one life of the owner."""
+    """Sending of a call to one life of the owner."""
 
     frontend: int
     epoch: int
@@ -66,15 +66,14 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class ForeignStreams:
-    """One per frontend process, whose `rank` and `epoch` these are, of so many `frontends`. `send`
-    goes to the root, None where there is none.
-    """
+    """Streams of the other frontends, for a frontend process of this `rank` and `epoch`, of so many
+    `frontends`. `send` goes to the root, None where there is none."""
 
     rank: int = 0
     frontends: int = 1
     epoch: int = 0
     send: Send | None = None
-    # What is asked of this frontend itself.
+    # Carries out calls to this frontend itself.
     carry_out: CarryOut | None = attrs.field(default=None, init=False)
     _states: FrontendStates = attrs.field(factory=FrontendStates, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -113,7 +112,7 @@ class ForeignStreams:
         frontend: int | None = None,
         kind: type[Answer],
     ) -> Answer:
-        """What `carry_out` gives in the frontend that has the stream, or in this one.
+        """Call `carry_out` in the frontend that has the stream, or in this one.
 
         Raises `ApiError`: 404, the owner's refusal, or 503 when it is given up, or silent.
         """
@@ -207,7 +206,7 @@ class ForeignStreams:
 
 @attrs.frozen
 class StreamBatch:
-    """Some parts of a stream, the position behind the last of them, and whether that is the end."""
+    """Parts of a stream, the position behind the last of them, and whether that is the end."""
 
     parts: list[Any]
     position: int | str | None
@@ -226,7 +225,7 @@ class ForeignReader(Generic[Piece]):
     join: Callable[[list[Any]], Piece]
     stream_id: str
     principal: str
-    # Behind what was taken.
+    # The position behind what was taken.
     position: Any
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -244,7 +243,7 @@ class ForeignReader(Generic[Piece]):
         return bool(self._parts)
 
     def wake_up(self) -> None:
-        """Of no effect: its owner answers in a moment, if only that nothing has come."""
+        """Do nothing: the owner answers in a moment, if only that nothing has come."""
 
     async def wait_ready(self) -> None:
         """Return when there is something to take, all was taken, or nothing has come for a moment.
@@ -271,7 +270,7 @@ class ForeignReader(Generic[Piece]):
 
 
 def _answer_in(reply: ForeignReply, call: ForeignCall, kind: type[Answer]) -> Answer:
-    """What a reply brings. Raises `ApiError`."""
+    """Answer in a reply. Raises `ApiError`."""
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         is_chunks = call.verb is ForeignVerb.CHUNKS
         raise (completion_not_found if is_chunks else response_not_found)(call.response_id)

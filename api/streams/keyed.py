@@ -23,7 +23,7 @@ GIVEN_UP = "the frontend that executed it was given up"
 
 @attrs.define(eq=False)
 class KeyedRequests:
-    """One per frontend."""
+    """Requests with keys of a frontend."""
 
     foreign: ForeignStreams
 

@@ -39,11 +39,11 @@ class Retention(Generic[Item]):
         return name in self._kept
 
     def items(self) -> list[tuple[str, Item]]:
-        """All of them."""
+        """Items by name."""
         return [(name, kept.item) for name, kept in self._kept.items()]
 
     def keep(self, name: str, item: Item, size_bytes: int, until_s: float) -> None:
-        """As the latest one; what has this id already is replaced."""
+        """Keep an item as the latest; what has this id already is replaced."""
         self.drop(name)
         self._kept[name] = _Kept(item, size_bytes, until_s)
         self.size_bytes += size_bytes
@@ -61,7 +61,7 @@ class Retention(Generic[Item]):
         return None if kept is None or now >= kept.until_s else kept.item
 
     def drop(self, name: str) -> None:
-        """It is wanted no more, if it is here."""
+        """Drop an item, if it is here."""
         kept = self._kept.pop(name, None)
         if kept is not None:
             self.size_bytes -= kept.size_bytes

@@ -43,7 +43,7 @@ Admit = Callable[[], None]
 
 
 class Owner(Protocol[Known]):
-    """Where a stream is known from its admission on."""
+    """Owner that knows a stream from its admission on."""
 
     def add(self, stream: Known, /) -> None:
         """The stream was admitted."""
@@ -60,7 +60,7 @@ class Owner(Protocol[Known]):
 
 @attrs.define(eq=False)
 class ServedStream(Generic[Reader]):
-    """One answer, whole or as events, while it is served."""
+    """Answer, whole or as events, while it is served."""
 
     # In errors and logs.
     noun: ClassVar[str] = "stream"
@@ -71,7 +71,7 @@ class ServedStream(Generic[Reader]):
     deadline_s: float = attrs.field(default=math.inf, init=False)
     # The stream goes on to its end without any reader.
     is_background: bool = attrs.field(default=False, init=False)
-    # What goes on, until its end, where a life of this frontend before has begun it.
+    # The rest, until its end, of a stream that an earlier life of this frontend has begun.
     adoption: Adoption | None = attrs.field(default=None, init=False)
     # Around the generation; its deadline is the request's, or the end of the time without readers.
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -79,7 +79,7 @@ class ServedStream(Generic[Reader]):
     has_more: bool = attrs.field(default=False, init=False)
     # The end was asked for, and is no matter of time.
     is_cancelled: bool = attrs.field(default=False, init=False)
-    # Where the stream is known since its admission.
+    # The owner, which knows the stream since its admission.
     _owner: Owner[Any] | None = attrs.field(default=None, init=False)
     # Readers of events; callers for whom it must go on; callers that wait for its end.
     _readers: list[Reader] = attrs.field(factory=list, init=False)
@@ -108,7 +108,7 @@ class ServedStream(Generic[Reader]):
         raise NotImplementedError
 
     def batch_parts(self, reader: Reader, /) -> list[Any]:
-        """What a reader of another frontend is given at once, from this one's."""
+        """Parts that a reader of another frontend is given at once, from this one's."""
         raise NotImplementedError
 
     def _take(self) -> None:
@@ -250,7 +250,7 @@ class ServedStream(Generic[Reader]):
             await reader.catch_up(position)
 
     async def next_batch(self, position: Any, *, is_lost: bool) -> StreamBatch:
-        """For another frontend: what comes behind this position, or comes in a moment.
+        """Read for another frontend what comes behind this position, or comes in a moment.
 
         What `is_lost` is awaited. Raises `ApiError`.
         """
@@ -301,7 +301,7 @@ class ServedStream(Generic[Reader]):
 
 @attrs.define(eq=False)
 class _Hold:
-    """See `ServedStream.held`; a class, as there is one for each stream."""
+    """Block of `ServedStream.held`; a class, as there is one for each stream."""
 
     stream: ServedStream[Any]
 

@@ -18,12 +18,12 @@ from ...nurseries.tasks.parking import ParkingPlace
 from ..access_log import Generated
 from ..errors import ApiError, bad_field
 
-# What a reader that waits passes over at a time; of no consequence but for how long that takes.
+# Size that a waiting reader passes over at a time; of no consequence but for how long that takes.
 _PIECE = 1024
 
 
 class PulledStream(Protocol):
-    """What a reader needs of its stream."""
+    """Stream of a reader."""
 
     @property
     def has_more(self) -> bool:
@@ -37,7 +37,7 @@ class PulledStream(Protocol):
 
 
 class StreamCursor(Protocol):
-    """What a reader needs of its cursor."""
+    """Cursor of a reader."""
 
     @property
     def is_ready(self) -> bool:
@@ -49,7 +49,7 @@ class StreamCursor(Protocol):
 
     @property
     def position(self) -> int | str | None:
-        """What was taken last; None before that."""
+        """Position of what was taken last; None before that."""
 
     def is_beyond(self, position: Any, /) -> bool:
         """Whether this position may be yet to come."""
@@ -58,7 +58,7 @@ class StreamCursor(Protocol):
         """Whether engines of other numerics have computed something up to this position."""
 
     def take(self, size_max: Any, /) -> Any:
-        """What was added since, not much more than that."""
+        """Take what was added since, not much more than that."""
 
 
 Cursor = TypeVar("Cursor", bound=StreamCursor)
@@ -99,7 +99,7 @@ class StreamReader(Generic[Cursor, Piece]):
 
     @property
     def position(self) -> Any:
-        """Behind what was taken."""
+        """Position behind what was taken."""
         return self.cursor.position
 
     def take(self, size_max: int | None = None) -> Piece:
