@@ -206,9 +206,7 @@ def find_bug(
 
     Raises `NotNoticed`, and `Finding` if what was found is there without it.
     """
-    patient = attrs.evolve(hunt.fuzzer, faults=hunt.bugs, smoke_rounds=rounds)
-    if (draw_by_hand := hunt.by_hand.get(name)) is not None:
-        patient = attrs.evolve(patient, draw=draw_by_hand)
+    patient = attrs.evolve(hunt.patient_for(name), smoke_rounds=rounds)
     number, error = run_canary(patient, name, seed=seed)
     run_round(patient, seed, number, patient.target)
     return number, error

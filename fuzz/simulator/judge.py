@@ -7,6 +7,7 @@ the last stream has ended.
 import attrs
 import trio
 
+from ...api.application import Application
 from ...engine.core.engine_core import EngineCore
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.journal.judgement import Refusal
@@ -14,9 +15,12 @@ from ...transports.links.channel import Peer
 from ...transports.links.link_header import Mishap
 from ...transports.links.memory_channel import MemoryHub
 from .blame import Blame
+from .kernel import SimProcess
 from .processes import EngineParts, FrontendParts
 from .scene import Scene
 from .streams import Violation
+from .takeover.clients import SEEDS_EACH
+from .takeover.plan import Kind
 
 # From the last stream on until nothing of any request is left, and all agree on who is there.
 QUIET_S = 10.0
@@ -40,12 +44,15 @@ class Judge:
         if patience.cancelled_caught:
             raise Violation(f"{QUIET_S:g} s after the last stream: {self.unsettled()}")
         kernel, reached = self.scene.kernel, self.scene.reached
+        if self.scene.connections is not None:
+            self.scene.connections.check_executed(SEEDS_EACH)
         if kernel.unexplained:
             raise kernel.unexplained[0]
         reached["frames"] = self.scene.network.frames
         for process in kernel.processes:
             match process.parts:
                 case FrontendParts(client=client):
+                    self._count_connections(process, process.parts.application)
                     reached["sent again"] += client.ledger.sent_again
                     for counted in (client.ledger.refused, client.channel.mishaps):
                         reached.update({str(what): count for what, count in counted.items()})
@@ -56,6 +63,15 @@ class Judge:
                     reached["prefix hit"] += counts.prefix_hits
                     if counts.messages_dropped:
                         raise Violation(f"{process} was sent an attempt twice, or an older one")
+
+    def _count_connections(self, process: SimProcess, served: Application | None) -> None:
+        if served is None or self.scene.connections is None:
+            return
+        counters, reached = served.counters, self.scene.reached
+        reached["taken over"] += counters.connections_taken_over
+        lost = counters.connections_lost - reached[str(Kind.FATAL)]
+        if (lost or counters.connections_failed) and process.is_alive:
+            raise Violation("a connection was given up")
 
     async def wait_settled(self) -> None:
         """Look again and again: nothing here would say that it has changed."""
@@ -116,6 +132,8 @@ class Judge:
                 return f"frontend {rank} keeps links to dead engines"
             if len(client.balancer.engines) != len(snapshot.engines):
                 return f"frontend {rank} sends to {client.balancer.engines}"
+        if self.scene.root.frontends.connections.held.ranks():
+            return "connections are held for clients who are gone"
         if streams := self.scene.root.frontends.connections.balancer.open_streams():
             return f"the root counts {streams} open streams that have ended"
         return self.blame.unsettled()

@@ -53,6 +53,8 @@ class SimNetwork(MemoryMesh):
     doubles: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)
     # Whether the receiver knows that this life of the sender is over.
     is_over: Callable[[Peer, Peer], bool] = attrs.field(default=lambda *_: False, init=False)
+    # Hears each message of a frontend, if it wants to.
+    on_asked: Callable[[object], None] | None = attrs.field(default=None, init=False)
     frames: int = attrs.field(default=0, init=False)
     most_waiting: int = attrs.field(default=0, init=False)
     _under_way: list[tuple[float, int, MemoryHub | MemorySpoke, MemoryFrames]] = attrs.field(
@@ -74,6 +76,8 @@ class SimNetwork(MemoryMesh):
         here, there = receiver.peer_self, frames.sender
         way = (here.rank, there.rank) if side is Side.HUB else (there.rank, here.rank)
         summary = zlib.crc32(b"".join(frames.payload))
+        if self.on_asked is not None and side is Side.SPOKE and frames.payload:
+            self.on_asked(self.hub_to_spoke.decode(frames.payload, 0))
         self.note(f"frame {there} {here} {frames.header.hex()} {summary}")
         if way in self.cuts:
             return

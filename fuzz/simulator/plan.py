@@ -10,6 +10,8 @@ from random import Random
 
 import attrs
 
+from .takeover.plan import Death, Talk
+
 ENGINES_MAX = 3
 # Of one engine: more than there are faults.
 RESTARTS_MAX = 1000
@@ -48,6 +50,8 @@ class Setup:
     journal_bytes: int = 2**20
     # Share of the killed that hang in the kernel for a while.
     hanging: float = 0.0
+    # Connections beyond these end with their process.
+    slots: int = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -209,7 +213,7 @@ class Fault:
     is_torn: bool = False
 
 
-Event = Setup | Request | Fault
+Event = Setup | Request | Fault | Talk | Death
 
 
 def draw(chance: Random, count: int) -> list[Event]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from ..fuzzer import AnyFuzzer
+from ..fuzzer import AnyFuzzer, draw_round
 
 BY_HAND = "plan by hand"
 # Names of checks, and what they say when they fail; the first that fits.
@@ -108,6 +108,15 @@ class Hunt:
     by_hand: Mapping[str, Callable[[Random, int], list[Any]]]
     table: str
     command: str
+
+    def patient_for(self, bug: str) -> AnyFuzzer:
+        """The fuzzer with all bugs as its faults, and the plan by hand for this one, if any."""
+        draw = self.by_hand.get(bug, self.fuzzer.draw)
+        return attrs.evolve(self.fuzzer, faults=self.bugs, draw=draw)
+
+    def events_of(self, bug: str, seed: int, number: int) -> list[Any]:
+        """The round that looks for this bug."""
+        return draw_round(self.patient_for(bug), seed, number)
 
     @property
     def path(self) -> Path:

@@ -7,8 +7,8 @@ is `FrontendProcess`, whose requests come from simulated clients in place of con
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,11 +21,11 @@ from ...api import frontend_process
 from ...api.application import Application
 from ...api.frontend_home import FrontendHome
 from ...api.root_calls import RootCalls
-from ...api.serving.server import open_queue_source
+from ...api.serving.server import QueueSource
 from ...api.settings import ServeSettings
 from ...api.streams.foreign import ForeignStreams
 from ...engine.batch_table import open_batch_table
-from ...engine.block_names import BlockNames, open_block_names
+from ...engine.block_names import open_block_names
 from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
@@ -44,8 +44,6 @@ from ...runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
 from ...runtime.journal.journal import open_journal
-from ...runtime.journal.memory import open_mapped_journal
-from ...runtime.journal.records import JournalHeader
 from ...runtime.journal.writer import JournalLimits
 from ...runtime.messages import (
     FORMS_TO_ROOT,
@@ -64,15 +62,16 @@ from ...transports.links.channel import Peer
 from .kernel import Main, SimProcess
 from .network import SimNetwork
 from .plan import Form
-from .responses import Forgotten, SimResponses
-from .stores import WatchedJournal
-from .worker import SimExecutor
+from .responses import SURFACE, Forgotten, SimResponses
+from .stores import divide_journal, open_watched_journal, watch_names
+from .takeover.connections import SimConnections, SimSource
+from .worker import SimExecutor, run_no_compiler
 
 ENGINE, FRONTEND, FORMS = "simulated engine", "simulated frontend", "simulated forms"
 # Of a check.
 CHECK_S = (0.0, 0.002, 0.02, 0.3)
-# A page, the least that can be mapped alone.
-JOURNAL_SEGMENT_BYTES = 4096
+# Ids of responses that one life may draw: as none else may have them, a seed has one trace.
+IDS_MAX = 500
 # Of reports of counts, of which nothing is judged but that they come: seldom, as each costs as much
 # as a step of an engine.
 STATISTICS_PERIOD_S = 0.4
@@ -124,6 +123,7 @@ class FrontendParts:
     responses: SimResponses
     # Set when it serves.
     forms: FormClient | None = None
+    application: Application | None = None
 
     @property
     def client(self) -> CoreClient:
@@ -216,6 +216,8 @@ class Programs:
     # See `WatchedJournal`.
     on_rebuilding: Callable[[SimProcess, int], None]
     forgotten: Forgotten
+    # Those of clients, if there are some.
+    connections: SimConnections | None
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
 
@@ -261,7 +263,7 @@ class Programs:
                 make_executor=make_executor,  # type: ignore[arg-type]
                 make_spares=_no_spare_workers,
                 run_compiler=run_no_compiler,
-                open_names=partial(open_block_names, make=partial(_watch_names, process)),
+                open_names=partial(open_block_names, make=partial(watch_names, process.stores)),
                 settle=_settle_nothing,
                 statistics_period_s=STATISTICS_PERIOD_S,
             )
@@ -275,14 +277,19 @@ class Programs:
         init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
         _become(process, "frontend", init.rank, init.epoch)
         self.on_boot(process)
-        async with self._open_home(process, init, handshake.fds[1], control) as home:
+        fds = dict(zip(init.descriptors, handshake.fds, strict=True))
+        async with self._open_home(process, init, fds, control) as home:
             inputs, outputs = home.endpoints
             running = frontend_process.FrontendProcess(
                 init, control, home, settle=_settle_nothing, load_period_s=LOAD_PERIOD_S
             )
             assert isinstance(process.parts, FrontendParts)
             process.parts.forms = running.forms
-            where = FrontendReady(input_endpoint=inputs, output_endpoint=outputs)
+            where = FrontendReady(
+                input_endpoint=inputs,
+                output_endpoint=outputs,
+                has_slots=home.application.slots is not None,
+            )
             await running.run(handshake, where)
 
     async def run_forms(self, process: SimProcess) -> None:
@@ -299,9 +306,13 @@ class Programs:
 
     @asynccontextmanager
     async def _open_home(
-        self, process: SimProcess, init: FrontendInit, journal_fd: int, control: ControlChannel
+        self,
+        process: SimProcess,
+        init: FrontendInit,
+        fds: Mapping[str, int],
+        control: ControlChannel,
     ) -> AsyncIterator[FrontendHome]:
-        """As `open_frontend_home`; streams are adopted by `SimResponses`."""
+        """As `open_frontend_home`; streams of clients without connections have `SimResponses`."""
         settings, me = self.settings, Peer("frontend", init.rank, init.epoch)
         hub = self.network.open_hub(me)
         process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
@@ -309,25 +320,44 @@ class Programs:
             Frontend, settings, hub, self.inputs, term=me.epoch, rank=me.rank, chance=self.chance
         )
         self.prepare(frontend)
-        _divide_journal(journal_fd, me.rank)
-        opening = partial(_open_watched_journal, process, self.on_rebuilding)
-        with open_journal(journal_fd, me.epoch, self.limits, opening) as journal:
+        divide_journal(fds["journal"], me.rank)
+        opening = partial(
+            open_watched_journal, process.stores, partial(self.on_rebuilding, process)
+        )
+        with (
+            open_journal(fds["journal"], me.epoch, self.limits, opening) as journal,
+            ExitStack() as owned,
+        ):
             frontend.client.journal, frontend.client.is_rebuilding = journal, True
             responses = SimResponses(process, me.rank, journal, self.forgotten)
             process.parts = FrontendParts(frontend, responses)
             frontend.client.apply_membership(init.engines)
             adopted = adopt_streams(frontend, journal)
             frontend.client.handle_rebuilt()
-            responses.adopt(adopted)
+            own = [stream for stream in adopted if stream.surface == SURFACE]
+            responses.adopt(own)
             if process.is_alive:
-                self.on_adopted(process, adopted)
+                self.on_adopted(process, own)
             foreign = ForeignStreams(me.rank, settings.frontends, init.epoch, control.send)
-            application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
-            async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
+            served: Mapping[str, Any] = {}
+            source, ended = QueueSource(), list[int]()
+            if self.connections is not None:
+                served = self.connections.serve(process, fds["connections"], ended, owned)
+                served = {"journal": journal, **served}
+                source = SimSource(process, self.connections)
+            owned.callback(source.abandon)
+            application = Application(
+                frontend, ServeSettings(), foreign, RootCalls(control.send), **served
+            )
+            application.ids._prefix = f"{process.pid}"
+            application.ids._digits[:] = [f"{process.pid:016x}{n:016x}" for n in range(IDS_MAX)]
+            process.parts.application = application
+            async with open_frontend_services(hub, frontend.client):
                 responses.start()
                 self.on_up(process)
+                others = [stream for stream in adopted if stream.surface != SURFACE]
                 yield FrontendHome(
-                    frontend, application, source, adopted=[], ended=[], endpoints=hub.endpoints
+                    frontend, application, source, others, ended, endpoints=hub.endpoints
                 )
 
     async def _handshake(
@@ -344,47 +374,6 @@ class Programs:
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
     process.role, process.rank, process.epoch = role, rank, epoch
     return Peer(role, rank, epoch)
-
-
-def _watch_names(process: SimProcess, memory: memoryview, head: bytes) -> BlockNames:
-    """Names of blocks: what a dead process stores there is not seen."""
-    names = BlockNames(memory, head)
-    process.stores.add(names)
-    return names
-
-
-def _divide_journal(fd: int, home: int) -> None:
-    """Give a journal that is new small segments, so that some are given back."""
-    fresh = JournalHeader(home=home).fresh()
-    if os.pread(fd, len(fresh), 0) == fresh:
-        small = JournalHeader(home=home, segment_bytes=JOURNAL_SEGMENT_BYTES).fresh()
-        os.pwrite(fd, small, 0)
-
-
-@contextmanager
-def _open_watched_journal(
-    process: SimProcess,
-    on_rebuilding: Callable[[SimProcess, int], None],
-    fd: int,
-    segment_bytes: int,
-) -> Iterator[WatchedJournal]:
-    """A journal's memory: what a dead process stores there is not seen."""
-    with open_mapped_journal(fd, segment_bytes) as memory:
-        watched = WatchedJournal(memory, partial(on_rebuilding, process))
-        process.stores.add(watched)
-        yield watched
-
-
-async def run_no_compiler(
-    *_: object, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """In the place of `run_grammar_compiler`, whose thread would end at a moment of its own.
-
-    No request has a grammar here: of forms the check alone is.
-    """
-    task_status.started()
-    await trio.lowlevel.checkpoint()
-    await trio.sleep_forever()
 
 
 def _settle_nothing() -> None:

@@ -17,6 +17,8 @@ from .plan import Request
 
 # So long a stream waits for its client in each life, and an ended one for who reads it again.
 KEPT_S = 4.0
+# Of their records in the journal.
+SURFACE = "simulated"
 # What its journal says of the end of each.
 ENDED = b"ended"
 
@@ -64,7 +66,7 @@ class SimResponses:
         """For the journal."""
         return AdmissionNote(
             name=name,
-            surface="simulated",
+            surface=SURFACE,
             body=b"",
             created_at=0,
             is_resumable=request.is_resumable,

@@ -19,6 +19,7 @@ from ...engine.step_messages import WorkerReady
 from ...nurseries.processes.process import ProcessDied
 from ...nurseries.tasks.changes import Changes
 from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
+from ...runtime.continuity.held_connections import HeldConnections
 from ...runtime.events import ChildFailed, ChildHung, ChildReady, ChildStarting
 from ...runtime.fleet.engine_fleet import EngineFleet
 from ...runtime.fleet.root import Root, ServePlan
@@ -34,6 +35,8 @@ from .plan import RESTARTS_MAX, Event, Fault, Request, Setup
 from .processes import ENGINE, FORMS, FRONTEND, EngineParts, FrontendParts, Programs
 from .responses import Forgotten
 from .streams import Model, StreamHistory, Violation
+from .takeover.connections import SimConnections
+from .takeover.plan import Death, Talk
 from .worker import SimExecutor
 
 BLOCK_TOKENS = 4
@@ -76,12 +79,17 @@ class Scene:
     setup: Setup = attrs.field(init=False)
     requests: list[Request] = attrs.field(init=False)
     faults: list[Fault] = attrs.field(init=False)
+    talks: list[Talk] = attrs.field(init=False)
+    # Connections of clients, if there are some.
+    connections: SimConnections | None = attrs.field(default=None, init=False)
     settings: RuntimeSettings = attrs.field(init=False)
     network: SimNetwork = attrs.field(init=False)
     kernel: SimKernel = attrs.field(init=False)
     root: Root = attrs.field(init=False)
     reached: Counter[str] = attrs.field(factory=Counter, init=False)
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
+    # {client: all that came on its connection}
+    said: dict[str, list[str]] = attrs.field(factory=dict, init=False)
     # Engines that were ready, and when.
     ready: list[tuple[SimProcess, float]] = attrs.field(factory=list, init=False)
     # Tokens that clients have, and who waits for how many.
@@ -107,30 +115,17 @@ class Scene:
         self.setup = next((each for each in events if isinstance(each, Setup)), Setup())
         self.requests = [each for each in events if isinstance(each, Request)]
         self.faults = [each for each in events if isinstance(each, Fault)]
+        self.talks = [each for each in events if isinstance(each, Talk)]
         setup = self.setup
+        if self.talks:
+            deaths = [each for each in events if isinstance(each, Death)]
+            self.connections = SimConnections(setup.slots, deaths, self.fail, self._crash)
         self.settings = _settings_of(setup, self.folder)
         note = self.trace.note
         self.network = make_network(Random(f"network {setup.seed}"), note)
         self.network.is_over = self.is_over
-        programs = Programs(
-            network=self.network,
-            settings=self.settings,
-            inputs=self.inputs,
-            chance=Random(f"programs {setup.seed}"),
-            worker_ready=self.worker_ready,
-            family=self.family,
-            fatal={e.seed: e.fatal_at for e in self.requests if e.fatal_at is not None},
-            on_fatal=self._handle_fatal,
-            prepare=self._prepare,
-            limits=JournalLimits(clean_above_bytes=setup.journal_bytes, turn_bytes=512),
-            on_boot=self._handle_boot,
-            on_adopted=self._judge_adopted,
-            on_up=self._note_frontend,
-            on_rebuilding=self._handle_rebuilding,
-            forgotten=self.forgotten,
-        )
         self.kernel = SimKernel(
-            programs.mains(),
+            self._programs().mains(),
             Random(f"kernel {setup.seed}"),
             note,
             hanging=setup.hanging,
@@ -144,6 +139,7 @@ class Scene:
             frontend_module=FRONTEND,
             forms_module=FORMS,
         )
+        clients = self.connections
         self.root = Root(
             plan,
             self._handle_event,
@@ -151,12 +147,33 @@ class Scene:
             kernel=self.kernel,
             make_engines=self.make_engines,
             chance=Random(f"root {setup.seed}"),
+            held=HeldConnections() if clients is None else clients.hold(self.network),
         )
         # A frontend comes back, however often it dies.
         supervision = attrs.evolve(self.settings.supervision, restart_limit=0)
         settings = attrs.evolve(self.settings, supervision=supervision)
         frontends = self.root.frontends.processes
         frontends.parts = attrs.evolve(frontends.parts, settings=settings)
+
+    def _programs(self) -> Programs:
+        return Programs(
+            network=self.network,
+            settings=self.settings,
+            inputs=self.inputs,
+            chance=Random(f"programs {self.setup.seed}"),
+            worker_ready=self.worker_ready,
+            family=self.family,
+            fatal={e.seed: e.fatal_at for e in self.requests if e.fatal_at is not None},
+            on_fatal=self._handle_fatal,
+            prepare=self._prepare,
+            limits=JournalLimits(clean_above_bytes=self.setup.journal_bytes, turn_bytes=512),
+            on_boot=self._handle_boot,
+            on_adopted=self._judge_adopted,
+            on_up=self._note_frontend,
+            on_rebuilding=self._handle_rebuilding,
+            forgotten=self.forgotten,
+            connections=self.connections,
+        )
 
     @property
     def model(self) -> Model:
@@ -239,6 +256,8 @@ class Scene:
 
     def _handle_boot(self, process: SimProcess) -> None:
         """A life of a frontend begins; it may not come to its end of adoption."""
+        if self.connections is not None:
+            self.connections.handle_boot(process, is_first=not self.frontends)
         fault = self.ambushes.pop(process.rank, None)
         if fault is None:
             return
@@ -249,6 +268,11 @@ class Scene:
             self.kernel.kill(process)
 
         process.stores.plan_death(fault.steps % AMBUSH_STORES, die, is_torn=fault.is_torn)
+
+    def _crash(self, process: SimProcess, *, is_torn: bool = False) -> None:
+        self.reached["crash"] += 1
+        self.reached["crash within a store"] += is_torn
+        self.kernel.kill(process, signal.SIGSEGV)
 
     def _handle_rebuilding(self, process: SimProcess, word: int) -> None:
         """A frontend's journal says that this stream is being rebuilt."""
@@ -313,6 +337,8 @@ class Scene:
                 process.watched_at = trio.current_time()
                 if process.role == "engine":
                     self.ready.append((process, trio.current_time()))
+                elif process.role == "frontend" and self.connections is not None:
+                    self.connections.handle_ready(process)
         elif isinstance(event, ChildHung):
             place = _place_of(event.child)
             process = self.present(*place)
@@ -333,6 +359,12 @@ class Scene:
         if not self.broken:
             self.broken = what
             self.breaks.set()
+
+    def close(self) -> None:
+        """Close what is open when the simulation is over."""
+        self.kernel.close()
+        if self.connections is not None:
+            self.connections.sockets.close()
 
     def note_tokens(self, count: int) -> None:
         self.tokens += count

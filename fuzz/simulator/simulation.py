@@ -6,10 +6,12 @@ over, every stream must end in bounded time, and then nothing may be left of any
 
 import gc
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from typing import Any
 
 import attrs
 import trio
@@ -18,7 +20,9 @@ from ...engine.config import EngineSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...nurseries.tasks.service import first_error
 from ...runtime.config import InputLimits, RuntimeSettings
+from ...runtime.text.chat_template import ChatTemplate
 from ...runtime.text.input_processor import InputProcessor
+from ...runtime.text.template_sandbox import IN_THREAD, RenderLimits
 from .blame import Blame, WatchedFleet
 from .clients import Clients
 from .injector import Injector
@@ -26,11 +30,14 @@ from .judge import Judge
 from .plan import Event, Setup
 from .scene import Scene, Trace
 from .streams import Violation
+from .takeover.clients import run_talk
 from .task_order import VirtualClock, seeded_tasks
 
 Bug = Callable[[], AbstractContextManager[object]]
 # From when the faults are over to the end of every stream: restarts, links, and the work itself.
 STREAMS_END_S = 60.0
+# Several times what the slowest client of a connection, with all its deadlines, takes.
+TALKS_END_S = 240.0
 BOOT_S = 60.0
 
 
@@ -78,14 +85,22 @@ class World:
         async with trio.open_nursery() as clients:
             for request in self.scene.requests:
                 clients.start_soon(run_client, request)
+            for talk in self.scene.talks:
+                clients.start_soon(run_talk, self.scene, talk)
             async with trio.open_nursery() as faults:
                 for fault in self.scene.faults:
                     faults.start_soon(injector.run_fault, fault)
             injector.heal()
             patience_s = self.scene.kernel.lingers_s() + STREAMS_END_S
+            if self.scene.talks:
+                patience_s += TALKS_END_S
             clients.cancel_scope.deadline = trio.current_time() + patience_s
         if clients.cancel_scope.cancelled_caught:
             open_ones = [each.request.name for each in self.scene.histories if not each.end]
+            if talks := [
+                each.name for each in self.scene.talks if each.name not in self.scene.said
+            ]:
+                raise Violation(f"connections without end: {', '.join(talks)}")
             raise Violation(f"streams without end: {', '.join(open_ones) or 'refused ones'}")
 
 
@@ -95,6 +110,10 @@ class Outcome:
 
     digest: str
     reached: Counter[str]
+    # {client: all that came on its connection}
+    said: dict[str, list[str]]
+    # Stores and system calls of frontends that serve connections.
+    effects: int
 
 
 @cache
@@ -111,7 +130,19 @@ def _inputs() -> InputProcessor:
     settings = RuntimeSettings(
         engine=EngineSettings(model=_folder()), input=InputLimits(inline_characters_max=2**30)
     )
-    return InputProcessor.load(settings)
+    inputs = InputProcessor.load(settings)
+    template = UnhurriedTemplate.load(_folder(), inputs.tokenizer.special_tokens)
+    return attrs.evolve(inputs, chat_template=template)
+
+
+class UnhurriedTemplate(ChatTemplate):
+    """Renders for as long as it takes: how long is not decided by a seed."""
+
+    def render(
+        self, messages: list[Any], *, limits: RenderLimits = IN_THREAD, **options: Any
+    ) -> str:
+        """See `ChatTemplate`."""
+        return super().render(messages, limits=attrs.evolve(limits, seconds=math.inf), **options)
 
 
 @contextmanager
@@ -153,7 +184,8 @@ def simulate(
             error.add_note(f"trace {trace.digest()}")
             raise error from group
         finally:
-            scene.kernel.close()
+            scene.close()
     scene.reached["simulation"] = 1
     scene.reached["batches"] = order.batches
-    return Outcome(trace.digest(), scene.reached)
+    effects = sum(process.stores.made for process in scene.kernel.processes)
+    return Outcome(trace.digest(), scene.reached, scene.said, effects)

@@ -270,3 +270,15 @@ def _with_logprobs(worker: CheckingWorker, step: Step, result: StepResult) -> St
                 null_rows(row, first, [token_id], alternatives, vocab_size=worker.vocab_size)
             )
     return result
+
+
+async def run_no_compiler(
+    *_: object, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """In the place of `run_grammar_compiler`, whose thread would end at a moment of its own.
+
+    No request has a grammar here: of forms the check alone is.
+    """
+    task_status.started()
+    await trio.lowlevel.checkpoint()
+    await trio.sleep_forever()

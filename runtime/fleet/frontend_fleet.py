@@ -118,6 +118,7 @@ class FrontendFleet:
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory)
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
+    held: HeldConnections = attrs.field(factory=HeldConnections)
     estates: Sequence[Estate] = ()
     journals: FrontendJournals = attrs.field(factory=FrontendJournals, init=False)
     doubted: DoubtedContents = attrs.field(init=False)
@@ -126,9 +127,8 @@ class FrontendFleet:
     calls: RelayedCalls = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        held = HeldConnections()
         journals = () if self.settings.journal.disabled else (self.journals,)
-        slots = (held,) if self.settings.takes_over else ()
+        slots = (self.held,) if self.settings.takes_over else ()
         self.doubted = DoubtedContents(self.parts.on_event)
         self.processes = ProcessSupervisor(
             owner=self,
@@ -147,7 +147,7 @@ class FrontendFleet:
             preparation=self.settings_text.encode(),
             gives_up_served=False,  # a client may make it die
         )
-        self.connections = ConnectionDispatcher(self.processes, held)
+        self.connections = ConnectionDispatcher(self.processes, self.held)
         self.calls = RelayedCalls(self.processes, self.answer)
 
     @property

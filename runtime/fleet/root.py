@@ -25,6 +25,7 @@ from ...nurseries.tasks.background import start_background_task_soon, waiting_fo
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
+from ..continuity.held_connections import HeldConnections
 from ..continuity.journal_folder import open_journal_folder
 from ..control.calls import (
     ControlCall,
@@ -102,6 +103,7 @@ class Root:
     make_engines: Callable[..., EngineFleet] = attrs.field(factory=lambda: EngineFleet)
     # Spreads the delays of restarts.
     chance: random.Random = attrs.field(factory=random.Random)
+    held: HeldConnections = attrs.field(factory=HeldConnections)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
     forms: FormFleet = attrs.field(init=False)
@@ -144,6 +146,7 @@ class Root:
             answer=self._answer,
             directory=directory,
             on_watch=self._handle_watch,
+            held=self.held,
             estates=(FormLinks(self.forms),),
         )
         self.watch = ServerWatch(

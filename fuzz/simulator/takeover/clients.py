@@ -4,13 +4,16 @@ Each talks on one connection, waits for what it expects, and then for the server
 """
 
 import json
+import socket
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import attrs
 import trio
 
 from ...doubles.websocket_frames import CLOSE, HANDSHAKE, PONG, TEXT, frame
+from ..scene import Scene
 from ..streams import Violation
 from .answers import ByteReader, EventLog
 from .plan import Kind, Talk
@@ -25,6 +28,43 @@ CREDIT_FIRST, CREDIT_MORE = 3, 4
 GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # Clients that read no answer.
 UNANSWERED = frozenset({Kind.STUCK, Kind.FATAL})
+
+
+# A client that reads nothing: its stream is larger.
+STUCK_BYTES = 1000
+
+
+async def run_talk(scene: Scene, talk: Talk) -> None:
+    """One client, on a connection that the root passes to a frontend."""
+    assert scene.connections is not None
+    size = STUCK_BYTES if talk.kind is Kind.STUCK else talk.buffer_bytes
+    chance, is_fatal = Random(f"{talk.name} {talk.seed}"), talk.kind is Kind.FATAL
+    tcp = SimTcp(talk.name, chance, size, is_fatal)
+    client = SimClient(talk, tcp)
+    await trio.sleep(talk.at_s)
+    near, far = scene.connections.sockets.connect(tcp)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_wait_closed, tcp, far)
+        with near:
+            await scene.root.frontends.connections.pass_connection(near)
+        process = scene.frontends[0]
+        try:
+            await client.run()
+        except Violation:
+            if tcp.is_held or process.is_alive:
+                raise
+            scene.reached["lost without a slot"] += 1
+        else:
+            scene.said[talk.name] = [] if talk.kind in UNANSWERED else client.reader.said()
+            scene.reached[str(talk.kind)] += 1
+        nursery.cancel_scope.cancel("the client has gone")
+
+
+async def _wait_closed(tcp: SimTcp, far: socket.socket) -> None:
+    """Task of a connection's other end: until its last descriptor is closed."""
+    with far:
+        await trio.lowlevel.wait_readable(far)
+    tcp.handle_closed()
 
 
 def post(path: str, body: dict[str, Any], more: str = "") -> bytes:

@@ -11,31 +11,20 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Callable
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
 
 from ....nurseries.tasks.changes import Changes
 from ....transports.takeover.tcp import SocketCalls
+from ..stores import Stores
 
 # Up to `tcpi_bytes_received`, as `transports.takeover.tcp` has it.
 _INFO = struct.Struct("=B119xQQ")
 _INT = struct.Struct("=i")
 _ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2, _CLOSE, _CLOSE_WAIT, _LAST_ACK = 1, 4, 5, 7, 8, 9
-# No descriptor of this process is as large.
-_FIRST_FD = 10**6
-
-
-class Process(Protocol):
-    """Who makes a system call; what a dead one makes does nothing."""
-
-    is_dead: bool
-
-    def make(self, what: str, effect: Callable[[], None]) -> None:
-        """Make this effect, unless it dies before."""
 
 
 @attrs.define(eq=False)
@@ -61,8 +50,6 @@ class SimTcp:
     is_server_done: bool = False
     is_fin_taken: bool = False
     is_reset: bool = False
-    # Open ones, in all processes.
-    descriptors: int = 0
     _changed: Changes = attrs.field(factory=Changes)
 
     def change(self) -> None:
@@ -157,39 +144,48 @@ class SimTcp:
 
 
 @attrs.define(eq=False)
-class SimKernel:
-    """Descriptors of connections, of all processes; and the system calls on them."""
+class SimSockets:
+    """Descriptors of connections, of all processes; and the system calls on them.
 
-    # {descriptor: its connection, and who has it}
-    _open: dict[int, tuple[SimTcp, Process]] = attrs.field(factory=dict)
-    _next: int = _FIRST_FD
+    Each is one of a real pair of sockets, so that it can be passed, and the kernel counts them: the
+    other end of the pair sees when none is left.
+    """
 
-    def open(self, tcp: SimTcp, process: Process) -> int:
-        """A descriptor of this connection for this process."""
-        self._next += 1
-        self._open[self._next] = (tcp, process)
-        tcp.descriptors += 1
-        return self._next
+    # {what the kernel calls the socket of the pair: its connection}
+    _connections: dict[int, SimTcp] = attrs.field(factory=dict, init=False)
+    # By descriptor.
+    _open: dict[int, "SimSocket"] = attrs.field(factory=dict, init=False)
 
-    def pass_on(self, fd: int, process: Process) -> int:
-        """A duplicate for another process."""
-        return self.open(self._open[fd][0], process)
+    def connect(self, tcp: SimTcp) -> tuple[socket.socket, socket.socket]:
+        """The server's first descriptor of a new connection, and what ends with the last one."""
+        near, far = socket.socketpair()
+        self._connections[os.fstat(near.fileno()).st_ino] = tcp
+        return near, far
 
-    def close(self, fd: int) -> None:
-        """The last one of a connection ends it. Of a dead process none is left to be closed."""
-        tcp, _ = self._open.pop(fd, (None, None))
-        if tcp is not None:
-            tcp.descriptors -= 1
-            if not tcp.descriptors:
-                tcp.handle_closed()
-            tcp.change()  # those who wait for it learn it
+    def tcp_of(self, fd: int) -> SimTcp:
+        """The connection behind a descriptor, whoever has opened it."""
+        return self._connections[os.fstat(fd).st_ino]
 
-    def handle_death(self, process: Process) -> None:
-        """All of its descriptors are closed."""
-        for fd in [fd for fd, (_, owner) in self._open.items() if owner is process]:
-            self.close(fd)
+    def adopt(self, fd: int, owner: Stores) -> "SimSocket":
+        """A descriptor that has come to this process."""
+        found = self._open[fd] = SimSocket(self, self.tcp_of(fd), owner, fd)
+        return found
 
-    def find(self, fd: int) -> tuple[SimTcp, Process]:
+    def forget(self, fd: int) -> None:
+        """It is closed."""
+        del self._open[fd]
+
+    def handle_death(self, owner: Stores) -> None:
+        """All descriptors of a process are closed."""
+        for each in [each for each in self._open.values() if each.owner is owner]:
+            each.close()
+
+    def close(self) -> None:
+        """The simulation is over."""
+        for each in list(self._open.values()):
+            each.close()
+
+    def find(self, fd: int) -> "SimSocket":
         """Raises `OSError` for none."""
         found = self._open.get(fd)
         if found is None:
@@ -205,19 +201,20 @@ class SimKernel:
             readv=self.readv,
             write=self.write,
             ioctl=self.ioctl,
-            connect=self.connect,
+            connect=self.abort,
             wait_readable=self.wait_readable,
             duplicate=self.duplicate,
             descriptors_max=lambda: 2**40,
         )
 
     def duplicate(self, fd: int) -> Any:
-        """A plain socket, of the same process."""
-        return SimSocket(self, self.open(*self.find(fd)))
+        """A socket of the root, which never dies."""
+        return self.adopt(os.dup(fd), Stores())
 
     def write(self, fd: int, data: memoryview) -> int:
         """See `os.write`; what has no room waits."""
-        tcp, process = self.find(fd)
+        found = self.find(fd)
+        tcp = found.tcp
         if tcp.is_reset or tcp.is_server_done:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         size = min(len(data), tcp.room)
@@ -228,12 +225,13 @@ class SimKernel:
             tcp.written.extend(data[:size])
             tcp.change()
 
-        process.make(f"write {size} to {tcp.name}", effect)
+        found.owner.store(effect)
         return size
 
     def read(self, fd: int, size: int) -> bytes:
         """See `os.read`."""
-        tcp, process = self.find(fd)
+        found = self.find(fd)
+        tcp = found.tcp
         data = bytes(tcp.sent[tcp.read : tcp.read + size])
         if tcp.is_reset:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
@@ -243,35 +241,36 @@ class SimKernel:
         def effect() -> None:
             tcp.read += len(data)
 
-        process.make(f"read {len(data)} of {tcp.name}", effect)
+        found.owner.store(effect)
         return data
 
     def readv(self, fd: int, rooms: list[memoryview]) -> int:
         """See `os.readv`: the kernel copies and counts in one."""
         (room,) = rooms
-        tcp, process = self.find(fd)
-        before = tcp.read
+        found = self.find(fd)
+        before = found.tcp.read
         data = self.read(fd, len(room))
-        if tcp.read > before and not process.is_dead:
+        if found.tcp.read > before and not found.owner.is_over:
             room[: len(data)] = data
         return len(data)
 
     def ioctl(self, connection: "SimSocket", request: int, _: bytes) -> bytes:
         """See `fcntl.ioctl`."""
-        return _INT.pack(self.find(connection.fileno())[0].waiting(request))
+        return _INT.pack(self.find(connection.fileno()).tcp.waiting(request))
 
-    def connect(self, fd: int, address: bytes, size: int) -> int:
-        """To no address (`AF_UNSPEC`): an abort."""
+    def abort(self, fd: int, address: bytes, size: int) -> int:
+        """See `connect`, to no address (`AF_UNSPEC`)."""
         assert address[:size] == struct.pack("=H14x", socket.AF_UNSPEC)
-        tcp, process = self.find(fd)
-        process.make(f"abort {tcp.name}", tcp.reset)
+        found = self.find(fd)
+        found.owner.store(found.tcp.reset)
         return 0
 
     async def wait_readable(self, fd: int) -> None:
         """See `trio.lowlevel.wait_readable`."""
         await trio.lowlevel.checkpoint()
-        while (found := self._open.get(fd)) is not None:
-            tcp = found[0]
+        found = self._open.get(fd)
+        while found is not None and found.fileno() == fd:
+            tcp = found.tcp
             if tcp.is_reset or tcp.is_client_done or tcp.read < len(tcp.sent):
                 return
             await tcp.wait_changed()
@@ -279,16 +278,17 @@ class SimKernel:
 
 
 class SimSocket(trio.socket.SocketType):
-    """A descriptor as trio's socket, and as a plain one."""
+    """A descriptor as trio's socket, and as a plain one; system calls are its owner's."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
     proto = socket.IPPROTO_TCP
     did_shutdown_SHUT_WR = False  # noqa: N815  # trio's name
 
-    def __init__(self, kernel: SimKernel, fileno: int) -> None:
+    def __init__(self, sockets: SimSockets, tcp: SimTcp, owner: Stores, fd: int) -> None:
         super().__init__()
-        self._kernel, self._fd = kernel, fileno
+        self.tcp, self.owner = tcp, owner
+        self._sockets, self._fd = sockets, fd
 
     def fileno(self) -> int:
         return self._fd
@@ -301,24 +301,27 @@ class SimSocket(trio.socket.SocketType):
 
     def getsockopt(self, level: int, option: int, size: int | None = None) -> Any:
         assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
-        return self._kernel.find(self._fd)[0].info()
+        return self._sockets.find(self._fd).tcp.info()
 
     async def send(self, data: memoryview, flags: int = 0) -> int:  # type: ignore[override]
         await trio.lowlevel.checkpoint()
         while True:
             try:
-                return self._kernel.write(self._fd, data)
+                return self._sockets.write(self._fd, data)
             except BlockingIOError:
-                await self._kernel.find(self._fd)[0].wait_changed()
+                await self.tcp.wait_changed()
 
     def shutdown(self, how: int) -> None:
         assert how == socket.SHUT_WR
-        tcp, process = self._kernel.find(self._fd)
+        tcp = self._sockets.find(self._fd).tcp
         if tcp.is_reset:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         self.did_shutdown_SHUT_WR = True
-        process.make(f"shut {tcp.name}", tcp.finish)
+        self.owner.store(tcp.finish)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        self._kernel.close(fd)
+        if fd >= 0:
+            self._sockets.forget(fd)
+            os.close(fd)
+            self.tcp.change()  # those who wait for it learn it

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from triolet.fuzz.simulator.takeover.life import SimLife
-from triolet.fuzz.simulator.takeover.tcp import SimKernel, SimSocket, SimTcp
+from triolet.fuzz.simulator.stores import Stores
+from triolet.fuzz.simulator.takeover.tcp import SimSockets, SimTcp
 from triolet.transports.takeover import tcp
 from triolet.transports.takeover.tcp import SOCKET_CALLS, SocketCalls, TcpCountsUnknown
 
@@ -33,24 +33,26 @@ class Ends:
 @pytest.fixture(params=["kernel", "simulated"])
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     if request.param == "simulated":
-        kernel = SimKernel()
-        connection = SimTcp("c", Random(1), 2**16)
-        life = SimLife(1, kernel, lambda what: None)
-        fd = kernel.open(connection, life)
+        sockets, connection = SimSockets(), SimTcp("c", Random(1), 2**16)
+        near, far = sockets.connect(connection)
+        fd = near.detach()
+        adopted = sockets.adopt(fd, Stores())
 
         def client_read() -> None:
             connection.taken = connection.acked = len(connection.written)
             connection.is_fin_taken = connection.is_server_done
 
         yield Ends(
-            SimSocket(kernel, fd),
-            lambda data: kernel.write(fd, memoryview(data)),
-            lambda size: kernel.read(fd, size),
+            adopted,
+            lambda data: sockets.write(fd, memoryview(data)),
+            lambda size: sockets.read(fd, size),
             connection.send,
             client_read,
             connection.shut,
-            kernel.calls(),
+            sockets.calls(),
         )
+        sockets.close()
+        far.close()
         return
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
