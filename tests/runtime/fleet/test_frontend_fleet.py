@@ -304,16 +304,6 @@ async def test_one_that_was_given_up_is_revived() -> None:
         assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
 
 
-async def test_each_life_of_a_rank_gets_the_same_journal() -> None:
-    async with open_bed(["ready"], ["ready"]) as bed:
-        await bed.diary.wait_for(ChildReady, 2)
-        epoch = bed.fleet.processes.ready[1].epoch
-        bed.kill(1)
-        await bed.diary.wait_for(ChildReady, 3)
-        journals = [(await facts_of(bed.fleet.processes.ready[r]))["journal"] for r in (0, 1)]
-        assert journals == ["noted: ", f"noted: {epoch} "]
-
-
 async def test_without_journals_none_is_passed() -> None:
     bed = Bed((["ready"],), changes={"journal": JournalSettings(disabled=True)})
     async with running(bed.fleet):
