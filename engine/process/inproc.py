@@ -27,7 +27,6 @@ from ..core.engine_core import EngineCore
 from ..errors import InvalidParameter, StepFailed
 from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
-from .grammar_compiler import RunCompiler, run_grammar_compiler
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -150,14 +149,10 @@ async def open_inproc_engine(
     *,
     name: str = "engine 0",
     wrap: Callable[[Any], Any] = lambda worker: worker,
-    make_executor: Callable[[_WorkerExecutor], InprocExecutor] = InprocExecutor,
-    make_core: Callable[[EngineSettings, WorkerReady], EngineCore] = EngineCore,
-    run_compiler: RunCompiler = run_grammar_compiler,
 ) -> AsyncIterator[InprocEngine]:
     """Load the model and serve the channel's peers for the body of the block.
 
-    `wrap` may put something around the worker's executor that fails where a test wants it to; the
-    other parts are the caller's where a simulation has its own.
+    `wrap` may put something around the worker's executor that fails where a test wants it to.
     The channel's own tasks and connections are the caller's. Raises `ModelFolderError`,
     `InvalidParameter`; what fails later fails the body. `workers` is taken as 1.
     """
@@ -165,12 +160,12 @@ async def open_inproc_engine(
         raise InvalidParameter("kv_events_endpoint", "needs an engine that is a process")
     make = vars(import_module(_EXECUTORS_MODULE))["make_executor"]
     made = make(attrs.evolve(settings, workers=1), 0, _no_pause)
-    executor = make_executor(cast(_WorkerExecutor, wrap(made)))
-    core = make_core(settings, await executor.load())
+    executor = InprocExecutor(cast(_WorkerExecutor, wrap(made)))
+    core = EngineCore(settings, await executor.load())
     server = EngineServer(core, channel, partial(_tree_text, name))
     async with (
         open_service(executor.run, name="executor"),
-        open_engine_services(server, executor, run_compiler=run_compiler),
+        open_engine_services(server, executor),
     ):
         yield InprocEngine(server, describe_engine(core))
 

@@ -6,9 +6,8 @@ asked for, so they are exact.
 """
 
 import pathlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -125,14 +124,12 @@ async def open_bed(
     inline_characters_max: int = 2048,
     wrap: Callable[[Any], Any] = lambda worker: worker,
     inputs: InputProcessor | None = None,
-    parts: Mapping[str, Any] = MappingProxyType({}),
     **engine: Any,
 ) -> AsyncIterator[Bed]:
     """A frontend with its background tasks and `engines` engines that take work.
 
     Tasks are named as in the processes; the frontend's are further out than the engines'. One that
-    ends fails the body with `ServiceEnded`. `wrap` and other `parts` are
-    `open_inproc_engine`'s.
+    ends fails the body with `ServiceEnded`. `wrap` is `open_inproc_engine`'s.
     """
     settings = RuntimeSettings(
         engine=EngineSettings(model=str(folder), **{"executor": "null", **engine}),
@@ -151,7 +148,7 @@ async def open_bed(
     client = frontend.client
     async with (
         open_frontend_services(hub, client),
-        open_inproc_engines(settings, mesh, hub, client, frontend=ME, wrap=wrap, **parts) as opened,
+        open_inproc_engines(settings, mesh, hub, client, frontend=ME, wrap=wrap) as opened,
     ):
         bed = Bed(frontend, mesh, hub, opened.directory, opened.servers)
         await bed.wait_engines(engines)

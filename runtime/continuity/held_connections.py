@@ -15,7 +15,13 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...transports.control.passed_fds import close_fds
-from ...transports.takeover.memory import SLOT_CALLS, SlotCalls, map_slots
+from ...transports.takeover.memory import (
+    create_slot_memory,
+    free_slot,
+    map_slots,
+    read_lives,
+    write_lives,
+)
 from ...transports.takeover.tcp import (
     SOCKET_CALLS,
     SocketCalls,
@@ -35,7 +41,6 @@ class HeldConnections:
     """Connections of all frontends of one server, by rank: see `Estate`."""
 
     calls: SocketCalls = SOCKET_CALLS
-    memory_calls: SlotCalls = SLOT_CALLS
     # Why the connection that was offered last is not held, if it was to be.
     _unheld: str = attrs.field(default="", init=False)
     # {rank: its slots' memory}, made once; empty after `close`.
@@ -61,7 +66,7 @@ class HeldConnections:
         if rank not in self._memory:
             who = f"frontend {rank}"
             try:
-                self._memory[rank] = self.memory_calls.create(rank)
+                self._memory[rank] = create_slot_memory(rank)
             except OSError as error:
                 reason = f"slots for connections of {who} cannot be made: "
                 raise BootRefused(who, reason + (error.strerror or str(error))) from error
@@ -160,8 +165,8 @@ class HeldConnections:
         ended = [each.slot for each in slots.waiting() if not is_open(self._sockets[each])]
         self._release(rank, slots.handle_ended(ended))
         for held in () if is_own_fault else slots.waiting():
-            if self.memory_calls.read_lives(self._memory[rank], held.slot) > held.lives:
-                self.memory_calls.write_lives(self._memory[rank], held.slot, held.lives)
+            if read_lives(self._memory[rank], held.slot) > held.lives:
+                write_lives(self._memory[rank], held.slot, held.lives)
 
     def handle_given_up(self, rank: int) -> None:
         """No process will have the connections of this rank: clients see their end."""
@@ -186,7 +191,7 @@ class HeldConnections:
         """
         for held in waiting:
             message = PassConnection(held.connection_id, held.slot, is_taken_over=True)
-            held.lives = self.memory_calls.read_lives(self._memory[rank], held.slot)
+            held.lives = read_lives(self._memory[rank], held.slot)
             while held.phase is HeldPhase.WAITING and held in self._sockets:
                 try:
                     await child.control.send(message, timeout_s, [self._sockets[held].fileno()])
@@ -200,7 +205,7 @@ class HeldConnections:
         for held in ended:
             self._sockets.pop(held).close()
             try:
-                self.memory_calls.free(self._memory[rank], held.slot)
+                free_slot(self._memory[rank], held.slot)
             except OSError:
                 continue  # never used again
             self._slots[rank].handle_cleared(held.slot)

@@ -6,7 +6,7 @@ executor sets for a whole process (threads of torch, say) it sets for the caller
 """
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Any
@@ -62,19 +62,19 @@ async def open_inproc_engines(
     client: CoreClient,
     *,
     frontend: Peer,
-    **parts: Any,
+    wrap: Callable[[Any], Any] = lambda worker: worker,
 ) -> AsyncIterator[InprocEngines]:
     """Load all engines, connect them to the `hub` of `frontend`, and list each for its `client`.
 
-    `parts` are those of `engine.process.inproc.open_inproc_engine`. Raises what that raises;
-    what an engine raises later ends the body.
+    `wrap` is that of `engine.process.inproc.open_inproc_engine`. Raises what that raises; what an
+    engine raises later ends the body.
     """
     engines = InprocEngines()
     async with AsyncExitStack() as stack:
         for rank, epoch in zip(range(settings.engines), itertools.count(frontend.epoch + 1)):
             me = Peer("engine", rank, epoch)
             client.apply_membership(engines.directory.handle_starting(rank, epoch))
-            opened = _open_engine(settings.engine, mesh, me, parts)
+            opened = _open_engine(settings.engine, mesh, me, wrap)
             engine, spoke = await stack.enter_async_context(opened)
             engines.servers[rank] = engine.server
             spoke.connect(frontend, *hub.endpoints)
@@ -84,7 +84,7 @@ async def open_inproc_engines(
 
 @asynccontextmanager
 async def _open_engine(
-    settings: EngineSettings, mesh: MemoryMesh, me: Peer, parts: Mapping[str, Any]
+    settings: EngineSettings, mesh: MemoryMesh, me: Peer, wrap: Callable[[Any], Any]
 ) -> AsyncIterator[tuple[Any, Any]]:
     open_inproc_engine = vars(import_module(ENGINE_MODULE))["open_inproc_engine"]
     spoke = mesh.open_spoke(me)
@@ -92,6 +92,6 @@ async def _open_engine(
         open_service(spoke.run_deadlines, name="link-deadlines"),
         open_service(spoke.run_output, name="output-socket-thread"),
         open_service(spoke.run_input, name="input-socket-thread"),
-        open_inproc_engine(settings, spoke, name=str(me), **parts) as engine,
+        open_inproc_engine(settings, spoke, name=str(me), wrap=wrap) as engine,
     ):
         yield engine, spoke

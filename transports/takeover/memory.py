@@ -12,7 +12,7 @@ import mmap
 import os
 import resource
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
@@ -59,19 +59,6 @@ def refuse_slot(fd: int, slot: int) -> None:
     """Say in an empty slot that no process can go on from it. Raises `OSError`."""
     # The first record is a small one, number 2, and what is there is zeros: a state of no bytes.
     os.pwrite(fd, _WORD.pack(2), slot * SLOT_BYTES + LATEST * _WORD.size)
-
-
-@attrs.frozen
-class SlotCalls:
-    """Calls on the memory of slots by its descriptor; a simulation has its own."""
-
-    create: Callable[[int], int] = create_slot_memory
-    free: Callable[[int, int], None] = free_slot
-    read_lives: Callable[[int, int], int] = read_lives
-    write_lives: Callable[[int, int, int], None] = write_lives
-
-
-SLOT_CALLS = SlotCalls()
 
 
 def address_space_free() -> float:

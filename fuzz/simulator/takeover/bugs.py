@@ -218,13 +218,6 @@ async def _no_end(original: Broken, slot: ConnectionSlot) -> None:
     pass
 
 
-def _release_uncleared(original: Broken, held: HeldConnections, *ended: Any) -> None:
-    calls = held.memory_calls
-    held.memory_calls = attrs.evolve(calls, free=lambda *_: None)
-    original(held, *ended)
-    held.memory_calls = calls
-
-
 def _always(answer: bool) -> Broken:
     return lambda original, *asked: answer
 
@@ -274,7 +267,7 @@ _ROWS: tuple[Row, ...] = (
         "handle_ended",
         nothing,
     ),
-    ("a slot is not cleared", HeldConnections, "_release", _release_uncleared),
+    ("a slot is not cleared", held_connections, "free_slot", nothing),
     ("input is kept from where it was read to", HeldStream, "receive", _keep_nothing),
     ("what ends frontends is tried for ever", takeover, "_is_untried", _always(False)),
     ("what runs counts as untried", takeover, "_is_untried", _always(True)),
