@@ -271,6 +271,8 @@ class Verdict:
     text: str
     tokens: int
     problem: str = ""
+    # No end by `TOKENS_MAX`: not whole, so neither valid nor invalid.
+    is_cut: bool = False
 
     @property
     def is_valid(self) -> bool:
@@ -296,4 +298,5 @@ async def ask(runtime: Generator, form: Form, seed: int) -> Verdict:
         problem = f"ended by {stream.finish_reason}"
     elif not form.matches(stream.text):
         problem = "does not match"
-    return Verdict(form.name, stream.text, len(stream.token_ids), problem)
+    is_cut = stream.finish_reason is FinishReason.LENGTH
+    return Verdict(form.name, stream.text, len(stream.token_ids), problem, is_cut)
