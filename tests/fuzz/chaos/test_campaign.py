@@ -20,7 +20,6 @@ from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
 from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
-    CONTROL_CUTS,
     DECK,
     FORMS,
     IN_BOOT,
@@ -31,8 +30,6 @@ from triolet.fuzz.chaos.fault_plan import (
     ON_WORKER,
     POISON_SEED,
     SLOW,
-    SPARE_ENGINE,
-    SPARE_FRONTEND,
     STARVES,
     STOPS,
     FaultKind,
@@ -44,7 +41,7 @@ from triolet.fuzz.chaos.fault_run import has_reached
 from triolet.fuzz.chaos.history import Ending, StreamHistory, Violation
 from triolet.fuzz.chaos.learning import answers_of
 from triolet.fuzz.chaos.load import PROBES, SCRIPTS, check_null_tokens
-from triolet.fuzz.chaos.options import ChaosOptions, Profile
+from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.poisoned_worker import tokens_till
 from triolet.fuzz.chaos.report.report import Report
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
@@ -99,78 +96,6 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
 
 
-def test_two_may_die_in_one_moment() -> None:
-    plan = make_plan(3, 60, **SHAPE)
-    for kind, also in ((FaultKind.KILL_ENGINES, "engine"), (FaultKind.KILL_PAIR, "frontend")):
-        fault = next(each for each in plan if each.kind is kind)
-        (second,) = fault.also
-        assert second.startswith(also)
-        assert fault.deaths == {fault.place: 1, second: 1}
-
-
-def test_a_spare_may_die_with_the_engine_and_is_no_life() -> None:
-    fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_SPARE)
-    assert fault.also == (SPARE_ENGINE,)
-    assert fault.deaths == {fault.place: 1}
-
-
-def test_all_engines_may_die_with_what_would_succeed_them() -> None:
-    fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_ALL)
-    assert {fault.place, *fault.also} == {"engine 0", "engine 1", SPARE_ENGINE}
-    assert fault.deaths == {"engine 0": 1, "engine 1": 1}
-
-
-def test_three_of_different_tiers_may_die_in_one_moment() -> None:
-    plan = make_plan(3, 6, **SHAPE, kinds=[FaultKind.KILL_THREE, FaultKind.KILL_FRONT])
-    for fault in plan:
-        if fault.kind is FaultKind.KILL_THREE:
-            assert fault.also == (f"{fault.place}/worker 0", SPARE_ENGINE)
-            assert fault.deaths == {fault.place: 1}
-        else:
-            engine, spare = fault.also
-            assert spare == SPARE_FRONTEND
-            assert fault.deaths == {fault.place: 1, engine: 1}
-
-
-def test_a_link_has_two_ends_and_its_fault_ends_no_life() -> None:
-    for fault in make_plan(3, 30, **SHAPE, kinds=sorted(LINKS)):
-        (other,) = fault.also
-        assert (fault.place[:8], other[:6]) == ("frontend", "engine")
-        assert fault.deaths == {}
-
-
-def test_a_child_without_its_control_channel_dies_once() -> None:
-    for fault in make_plan(3, 10, **SHAPE, kinds=sorted(CONTROL_CUTS)):
-        assert fault.deaths == {fault.place: 1}
-
-
-def test_two_frontends_are_all_of_two() -> None:
-    shape = {**SHAPE, "frontends": 2}
-    (fault,) = make_plan(3, 1, **shape, kinds=[FaultKind.KILL_FRONTENDS])
-    assert fault.deaths == {"frontend 0": 1, "frontend 1": 1}
-
-
-def test_each_rank_of_workers_has_its_turn() -> None:
-    plan = make_plan(1, 6, **SHAPE, workers=3, kinds=[FaultKind.KILL_WORKER])
-    assert [fault.place.partition("/")[2] for fault in plan] == [
-        f"worker {rank}" for rank in (0, 1, 2, 0, 1, 2)
-    ]
-
-
-def test_a_worker_that_crashes_takes_its_engine_along_one_that_is_killed_does_not() -> None:
-    kinds = (FaultKind.CRASH_WORKER, FaultKind.KILL_WORKER)
-    for fault in make_plan(1, 20, **SHAPE, workers=3, kinds=kinds):
-        crashes = fault.kind is FaultKind.CRASH_WORKER
-        assert fault.deaths == ({f"engine {fault.rank}": 1} if crashes else {})
-
-
-@pytest.mark.parametrize("kind", sorted(IN_BOOT))
-def test_a_boot_is_ended_in_each_of_its_phases(kind: FaultKind) -> None:
-    plan = make_plan(1, 40, **SHAPE, kinds=[kind])
-    assert {fault.phase for fault in plan} == set(BootPhase)
-    assert all(fault.deaths == {fault.place: 2} for fault in plan)
-
-
 @pytest.mark.parametrize(
     ("facts", "reached"),
     [
@@ -198,16 +123,6 @@ OPTIONS = ChaosOptions(
 )
 
 
-def test_a_profile_says_how_much_and_an_option_cuts_it() -> None:
-    assert ChaosOptions().count == 300
-    assert ChaosOptions(profile=Profile.QUICK).count == len(DECK)
-    assert ChaosOptions(profile=Profile.NIGHTLY).most_s() == 3600
-    cut = ChaosOptions(profile=Profile.NIGHTLY, faults=50, minutes=2.0)
-    assert (cut.count, cut.most_s()) == (50, 120)
-    words = cut.words_of_replay()
-    assert words[words.index("--profile") + 1] == "nightly"
-
-
 def test_the_plan_is_that_of_its_options_and_the_verdict_is_the_exit_code() -> None:
     plan = plan_of(ChaosOptions(seed=3, faults=40, only=(FaultKind.POISON,)))
     assert {fault.kind for fault in plan} == {FaultKind.POISON}
@@ -218,32 +133,11 @@ def test_the_plan_is_that_of_its_options_and_the_verdict_is_the_exit_code() -> N
     assert exit_code(report) == 1
 
 
-def test_the_server_is_that_of_a_user_but_for_its_patience() -> None:
-    words = OPTIONS.words_of_serve()
-    assert words[words.index("--engines") + 1] == "2"
-    assert int(words[words.index("--restart-limit") + 1]) > 300
-    command, _, _ = app.parse_args(["serve", *words], print_error=False, exit_on_error=False)
-    assert command.__name__ == "serve"
-
-
-def test_the_program_is_that_of_a_user_wherever_it_will_do() -> None:
-    assert ChaosOptions(only=(FaultKind.KILL_ALL,)).program() == ("-m", "triolet")
-    assert ChaosOptions().program()[1:] == ("triolet.fuzz.chaos.chaos_server", "")
-    assert OPTIONS.program()[1:] == ("triolet.fuzz.chaos.chaos_server", ",plain")
-
-
 def test_each_fault_has_clients_of_its_own() -> None:
     keys = OPTIONS.keys()
     assert len(set(keys)) == len(keys) == OPTIONS.count + 1
     words = OPTIONS.words_of_serve()
     assert [word for word in words if word.startswith("chaos-")] == keys
-
-
-def test_an_instruction_set_is_learnt_from_a_server_that_has_it_alone() -> None:
-    words = OPTIONS.words_of_reference("plain")
-    assert words[words.index("--engines") + 1] == "1"
-    assert words[words.index("--isa") + 1] == "plain"
-    app.parse_args(["serve", *words], print_error=False, exit_on_error=False)
 
 
 def whole(tokens: int, first: int = 0) -> StreamHistory:

@@ -7,17 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from triolet.fuzz.chaos.fault_plan import FaultKind, Transport
-from triolet.fuzz.chaos.history import Ending, StreamHistory, Violation
+from triolet.fuzz.chaos.history import Ending, StreamHistory
 from triolet.fuzz.chaos.report.picture import picture
 from triolet.fuzz.chaos.report.report import FaultOutcome, Report
 from triolet.fuzz.chaos.report.timeline import (
-    STRIP_S,
-    STRIPS_MAX,
     FaultMark,
     StreamLine,
     Timeline,
-    rows_of,
-    strips_of,
 )
 
 BEGAN_S = 1000.0
@@ -94,33 +90,6 @@ def test_the_report_counts_what_each_kind_interrupted() -> None:
     assert len(report.timeline.lines) == 2
 
 
-def test_a_row_is_of_one_stream_after_another() -> None:
-    lines = [line(0, 2), line(1, 3), line(2.5, 4), line(0, 9, group="socket")]
-    rows = rows_of(lines)
-    assert [[each.begin_s for each in row] for row in rows["sse"]] == [[0, 2.5], [1]]
-    assert len(rows["socket"]) == 1
-
-
-def test_a_stream_is_in_every_strip_that_it_crosses() -> None:
-    long = line(STRIP_S - 5, 2 * STRIP_S + 5)
-    strips = strips_of(Timeline([long, line(1, 2)], [mark(STRIP_S + 29.5)]))
-    assert [[row for row in strip.groups["sse"] if long in row] != [] for strip in strips] == [
-        True,
-        True,
-        True,
-    ]
-    assert [len(strip.marks) for strip in strips] == [0, 1, 0]
-    assert [len(strip.open_marks) for strip in strips] == [0, 1, 1]
-
-
-def test_of_many_strips_those_are_shown_in_which_clients_waited_longest() -> None:
-    quiet = [line(n * STRIP_S, n * STRIP_S + 9) for n in range(2 * STRIPS_MAX)]
-    waits = line(40 * STRIP_S, 40 * STRIP_S + 9, (40 * STRIP_S + 1, 40 * STRIP_S + 3))
-    strips = strips_of(Timeline([*quiet, waits]))
-    assert len(strips) == STRIPS_MAX
-    assert strips[-1].begin_s == 40 * STRIP_S
-
-
 def positions(text: str, name: str) -> list[tuple[float, float]]:
     """Of the texts that hold this."""
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
@@ -135,23 +104,3 @@ def test_the_picture_is_well_formed_whatever_names_hold() -> None:
     assert "prefers-color-scheme:dark" in drawn
     assert 'class="bad">bad<' in drawn
     assert drawn.count('class="pause"') == 1 + 1, "one in the legend"
-
-
-def test_names_of_marks_do_not_lie_upon_each_other() -> None:
-    drawn = picture(Timeline([line(0, 9)], [mark(1.0), mark(1.1), mark(9.0)]), "t", [])
-    near, beside, far = positions(drawn, "kill engine e0")
-    assert near[1] != beside[1]
-    assert near[1] == far[1]
-
-
-def test_nothing_to_draw_is_a_picture_too() -> None:
-    ElementTree.fromstring(picture(Timeline(), "nothing", []))
-
-
-def test_the_picture_says_whether_it_was_green() -> None:
-    report = Report(1, "d", ["again"], began_s=BEGAN_S)
-    assert "every invariant held" in report.picture()
-    report.violations.append(Violation("I1", "a token"))
-    report.outcomes.append(outcome(FaultKind.KILL_PAIR, "engine 1", 1.0, 2.0))
-    assert "1 violations, 0 faults without proof" in report.picture()
-    assert "kill engine, frontend e1" in report.picture()

@@ -8,9 +8,7 @@ from random import Random
 
 import pytest
 
-from triolet.fuzz.chaos.fault_plan import DECK, DISK, FaultKind
 from triolet.fuzz.chaos.faults import Void
-from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.surroundings.disk import fault_of, full_disk, tear
 from triolet.runtime.journal.disk import DiskJournal
 from triolet.runtime.journal.disk_file import JournalDiskFile, boot_id, prepare_disk_journal
@@ -97,15 +95,3 @@ def test_a_journal_without_records_has_none_to_lose(tmp_path: pathlib.Path) -> N
     before = path.read_bytes()
     assert tear(path, Random(1)) == ""
     assert path.read_bytes() == before
-
-
-def test_disks_have_faults_where_journals_are_on_disk() -> None:
-    assert DISK.isdisjoint(DECK)
-    plain = ChaosOptions()
-    assert plain.kinds() == DECK
-    assert not plain.has_disk
-    on_disk = ChaosOptions(disk=True)
-    assert set(on_disk.kinds()) == {*DECK, *DISK}
-    assert on_disk.has_disk
-    assert "--disk" in on_disk.words_of_replay()
-    assert ChaosOptions(only=(FaultKind.FULL_DISK,)).has_disk

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from triolet.fuzz.chaos.fault_plan import FaultKind, Transport, make_plan
+from triolet.fuzz.chaos.fault_plan import FaultKind, make_plan
 from triolet.fuzz.chaos.faults import Void
 from triolet.fuzz.chaos.surroundings.descriptors import limit_of, no_descriptors
 from triolet.fuzz.chaos.surroundings.network import spoil
@@ -137,8 +137,3 @@ def test_a_process_without_descriptors_opens_none_until_it_is_over(
 def test_a_process_that_is_gone_cannot_be_limited() -> None:
     with pytest.raises(Void), no_descriptors(2**22 + 1):
         pass
-
-
-def test_kinds_of_the_network_have_streams_of_both_transports() -> None:
-    plan = make_plan(1, 40, engines=1, frontends=1, scripts=1, kinds=[FaultKind.CUT])
-    assert {fault.transport for fault in plan} == set(Transport)

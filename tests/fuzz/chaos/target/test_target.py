@@ -3,7 +3,6 @@
 import pathlib
 import socket
 import sys
-from typing import Any
 
 import pytest
 import trio
@@ -12,11 +11,11 @@ from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.fault_plan import Transport
 from triolet.fuzz.chaos.history import Ending, StreamHistory
-from triolet.fuzz.chaos.options import TARGET_KILLS, ChaosOptions
+from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.target.target_campaign import is_different, run_target
 from triolet.fuzz.chaos.target.target_clients import TargetClient, TargetUrl, take_line
 from triolet.fuzz.chaos.target.target_run import open_target
-from triolet.fuzz.observers import name_of, session_of, wait_until
+from triolet.fuzz.observers import session_of, wait_until
 
 from ..test_faults import DEADLINE_S
 
@@ -170,27 +169,3 @@ def test_a_text_is_that_of_the_undisturbed_answer(
     seen.end(ending, 0.2)
     assert is_different(seen, "one two") is different
     assert not is_different(seen, None)
-
-
-def test_where_a_target_is() -> None:
-    assert TargetUrl.of("http://127.0.0.1:8080/v1/") == TargetUrl(8080, "/v1")
-    for wrong in ("https://127.0.0.1/v1", "http://example.com/v1", "http://localhost:x/v1", "8080"):
-        with pytest.raises(InvalidParameter):
-            TargetUrl.of(wrong)
-
-
-@pytest.mark.parametrize("path", ["/completions", "/chat/completions"])
-@pytest.mark.parametrize("ignores_eos", [True, False])
-def test_a_request_is_greedy(path: str, ignores_eos: bool) -> None:
-    client = TargetClient(TargetUrl(1, ""), "m", path, 9, ignores_eos)
-    body: dict[str, Any] = client.body("Hi", 9, stream=True)
-    assert ("ignore_eos" in body) == ignores_eos
-    assert (body["temperature"], body["max_tokens"], body["stream"]) == (0, 9, True)
-    assert body.get("prompt") == ("Hi" if path == "/completions" else None)
-
-
-def test_options_of_a_target() -> None:
-    options = ChaosOptions(target="serve it")
-    assert options.count == TARGET_KILLS
-    assert options.words_of_replay()[2:4] == ["--target", "serve it"]
-    assert name_of(2**22 + 1) == ""
