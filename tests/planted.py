@@ -40,8 +40,8 @@ def planted() -> Iterator[Planted]:
     for bug in BUGS:
         yield Planted("bug", bug, "triolet.fuzz simulate --bugs", f"{folder}/test_planted.py")
     for bug in TAKEOVER_BUGS:
-        test = f"{folder}/takeover/test_planted_takeover.py"
-        yield Planted("takeover bug", bug, "triolet.fuzz simulate --takeover --bugs", test)
+        command = "triolet.fuzz simulate --takeover --bugs"
+        yield Planted("takeover bug", bug, command, f"{folder}/test_planted.py")
     for fuzzer in FUZZERS:
         for fault in fuzzer.faults:
             name, test = f"{fuzzer.name}: {fault}", "tests/fuzz/fuzzers/test_fuzzers.py"
