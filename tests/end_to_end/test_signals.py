@@ -76,7 +76,6 @@ async def start_stream(nursery: trio.Nursery, server: Server) -> SeenStream:
     [
         (signal.SIGINT, False),
         (signal.SIGTERM, True),  # as systemd does
-        (signal.SIGHUP, True),
     ],
 )
 async def test_the_first_signal_drains(
