@@ -14,7 +14,7 @@ from ..observers import NotInTime
 from .checkers import Expected
 from .fault_plan import Transport
 from .history import Ending, StreamHistory, Violation
-from .load import SCRIPTS, check_null_tokens, run_script
+from .load import PROBES, SCRIPTS, check_null_tokens, run_script
 from .options import ChaosOptions
 from .served_run import ServedRun, open_served_run
 
@@ -44,7 +44,7 @@ async def learn_apart(options: ChaosOptions, folder: pathlib.Path) -> Answers:
 
 
 async def run_scripts(run: ServedRun, key: str) -> list[StreamHistory]:
-    """All scripts at once, twice: the second time everything that is made lazily is there."""
+    """All scripts at once, after the shorter ones: then everything that is made lazily is there."""
     histories: dict[int, StreamHistory] = {}
 
     async def run_one(number: int, transport: Transport) -> None:
@@ -52,9 +52,9 @@ async def run_scripts(run: ServedRun, key: str) -> list[StreamHistory]:
             run.port, SCRIPTS[number], f"script {number}", transport, key=key
         )
 
-    for _ in range(2):
+    for first in (len(PROBES), 0):
         async with trio.open_nursery() as nursery:
-            for number in range(len(SCRIPTS)):
+            for number in range(first, len(SCRIPTS)):
                 nursery.start_soon(run_one, number, list(Transport)[number % 2])
     return [histories[number] for number in range(len(SCRIPTS))]
 

@@ -1,14 +1,12 @@
 """Short forms of `triolet chaos --seed N --faults 300`, over the real tree.
 
 One fault of every kind with an executor whose steps take a known time, and deaths of engines and
-workers with the real one, whose cache is so small that replays meet a full one, or whose engines
-differ.
+workers with the real one, whose cache is so small that replays meet a full one.
 """
 
 import pytest
 import trio
 
-from triolet.engine.kernels.library import machine_isas
 from triolet.fuzz.chaos.command import run_campaign, show
 from triolet.fuzz.chaos.fault_plan import DECK, DISK, FaultKind
 from triolet.fuzz.chaos.options import ChaosOptions
@@ -39,24 +37,11 @@ WITH_THE_MODEL = ChaosOptions(
     only=DEATHS,
     patience=PATIENCE,
 )
-# Neither of two may take the other's streams.
-UNLIKE = ChaosOptions(
-    seed=3,
-    faults=1,
-    frontends=1,
-    executor="native",
-    unlike=len(machine_isas()) > 1,
-    only=(FaultKind.KILL_ENGINE,),
-    patience=PATIENCE,
-)
-
 ON_DISK = ChaosOptions(seed=1, faults=len(DISK), only=tuple(sorted(DISK)), patience=PATIENCE)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [EVERY_KIND, WITH_THE_MODEL, UNLIKE, ON_DISK],
-    ids=["null", "native", "unlike", "disk"],
+    "options", [EVERY_KIND, WITH_THE_MODEL, ON_DISK], ids=["null", "native", "disk"]
 )
 async def test_one_fault_of_each_kind(options: ChaosOptions) -> None:
     with trio.fail_after(10 * DEADLINE_S):

@@ -5,7 +5,6 @@ import pathlib
 import pytest
 import trio
 
-from triolet.fuzz.chaos.poisoned_forms import FormPoison
 from triolet.fuzz.chaos.poisoned_frontend import FrontendPoison
 
 from .campaign import Campaign, PoisonOptions
@@ -26,12 +25,3 @@ async def test_a_poison_that_is_sent_again_and_again_costs_two_deaths(
     assert report.is_green, report.line()
     assert (report.poisons, report.deaths) == (1, 2)
     assert report.sent > 2
-
-
-async def test_other_poisons_again_and_again_end_no_engine(tmp_path: pathlib.Path) -> None:
-    with trio.fail_after(120):
-        # Twice as many deaths as restarts, within the minute in which these count.
-        options = PoisonOptions(seconds=1, turn_s=60, vary_s=0.1, calm_s=1, poisons=3)
-        report = await Campaign(tmp_path, FormPoison.MASK, options).run()
-    assert report.is_green, report.line()
-    assert report.poisons == 3
