@@ -7,14 +7,17 @@ from ..end_to_end.server import DEADLINE_S
 from .campaign import HostileOptions, HostileReport, run_hostile
 from .inputs import all_inputs, matches
 
+# The command draws 10 000.
+FORMS = 30
+
 
 @pytest.mark.slow
 async def test_reported_inputs_and_drawn_forms_harm_nobody() -> None:
     said: list[str] = []
     with trio.fail_after(3 * DEADLINE_S):
-        report = await run_hostile(HostileOptions(forms=60), said.append)
+        report = await run_hostile(HostileOptions(forms=FORMS), said.append)
     assert report.is_green, list(report.lines())
-    assert sum(report.counts.values()) > 60 + len(all_inputs())
+    assert sum(report.counts.values()) > FORMS + len(all_inputs())
 
 
 def answer(text: str, reason: str = "stop") -> dict[str, object]:
