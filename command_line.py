@@ -44,13 +44,13 @@ Without a sub-command: load-test a running server (`--url`), or one started for 
 throughput, latency and CPU per token of each process. MODEL may also be `tiny` or `small`: random
 weights of the shapes that our figures are given for, written to your cache at the first use.
 
-    triolet bench --requests 512 --in-flight 64             one load on the bundled model
-    triolet bench throughput tiny --against transformers    offline, beside `generate`
-    triolet bench latency small --concurrency 8 --rates 2   serving, by protocol and load
-    triolet bench floor small --threads 2                   steps beside the machine's limits
-    triolet bench timeline small --svg steps.svg            a step, part by part
-    triolet bench prefix small                              prefix cache on and off
-    triolet bench startup                                   to ready, and back after a kill
+    triolet bench --requests 512 --in-flight 64            one load
+    triolet bench throughput tiny --against transformers   beside `generate`
+    triolet bench latency small --concurrency 8 --rates 2  by protocol and load
+    triolet bench floor small --threads 2                  the machine's limits
+    triolet bench timeline small --svg steps.svg           a step, part by part
+    triolet bench prefix small                             prefix cache on, off
+    triolet bench startup                                  to ready, after a kill
 """
 
 app = App(
