@@ -5,6 +5,7 @@ module when one of these commands is asked for, and each command what it needs w
 """
 
 import pathlib
+import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -117,4 +118,6 @@ def show(
     from .config_show import settings_text
     from .exits import print_whole
 
+    for each in SOURCES.unknown:
+        print(f"triolet: warning: {each}", file=sys.stderr)
     print_whole(settings_text((options, keys, file), model, SOURCES.of_option, as_json=json))

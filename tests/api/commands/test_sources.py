@@ -244,10 +244,13 @@ def test_what_may_be_a_secret_is_not_quoted() -> None:
     assert fault_of_value(tuple[str, ...], [12345]) == "must be text"
 
 
-def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("PORT", "PROT", "API_KEY", "LIMITS_HTTP_HEAD_S", "PASS_ENV", "MODEL"):
         monkeypatch.setenv(f"TRIOLET_{name}", "1")
-    bound([])
-    (sentence,) = SOURCES.unknown
+    with pytest.raises(SystemExit):
+        run_words(["config", "show"])
+    (sentence,) = capsys.readouterr().err.splitlines()
     assert "TRIOLET_PROT" in sentence
     assert sentence.endswith("did you mean TRIOLET_PORT?")
