@@ -61,8 +61,8 @@ class EngineFleet:
     # Gets what an engine says of itself while it is watched.
     on_watched: Callable[[str], None] = lambda text: None
     module: str = ENGINE_MODULE
-    # Of places whose engine is unlike the others': another device, another instruction set. Alike
-    # in all of them is what the root lays out ahead (`_laid_out`).
+    # Places whose engine is unlike the others': another device, another instruction set. What the
+    # root lays out ahead (`_laid_out`) is alike in all of them.
     settings_of_places: dict[int, EngineSettings] = attrs.field(factory=dict)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
@@ -131,9 +131,8 @@ class EngineFleet:
         match event:
             case BecameReady(child, payload):
                 self.ready_once.set()
-                child.control.publish(
-                    self.frontends.snapshot()
-                )  # some may have come since its INIT
+                # Frontends may have come since its INIT.
+                child.control.publish(self.frontends.snapshot())
                 self._handle_ready(rank, msgspec.msgpack.decode(payload, type=EngineReady))
             case Said(message):
                 self._handle_message(message)

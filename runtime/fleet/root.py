@@ -49,6 +49,7 @@ from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .process_supervisor import ProcessSupervisor
+from .server_rows import ServerRows
 from .server_watch import FrontendViews, ServerWatch
 
 # By name, not by import: this floor does not know what a frontend speaks.
@@ -151,8 +152,7 @@ class Root:
         )
         self.watch = ServerWatch(
             {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
-            self._fleets,
-            self.frontends.connections.balancer.open_streams,
+            ServerRows(self._fleets, self.frontends.connections.balancer.open_streams),
         )
         self._views = FrontendViews(self.watch, self.frontends.processes)
 

@@ -6,9 +6,8 @@ no one watches nothing is said, and the root only remembers the latest deaths an
 """
 
 import math
-import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,21 +15,15 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.processes.usage import UsageMeter
 from ...nurseries.processes.watched import (
     BUCKET_S,
     PERIOD_S,
-    SIGNALS,
-    Row,
     RowChanges,
     Watch,
     now_ms,
-    spare_rows,
 )
 from ...nurseries.tasks.background import BackgroundTask, waiting_for
 from ...nurseries.tasks.parking import Doorbell
-from ...nurseries.tasks.task_rows import TaskRows
-from ..control.calls import EngineState
 from ..events import (
     ChildFailed,
     ChildGone,
@@ -44,6 +37,7 @@ from ..launch.child import Child
 from ..messages import ServerNews, WatchServer
 from .news import NewsQueue
 from .process_supervisor import ProcessSupervisor
+from .server_rows import ServerRows
 
 # Time for processes, which all look at the same moment, to say what they saw.
 ANSWER_S = 0.06
@@ -78,8 +72,7 @@ class ServerWatch:
     """Watch of a root. `facts` is what the server says of itself."""
 
     facts: dict[str, str]
-    fleets: tuple[ProcessSupervisor, ...]
-    open_streams: Callable[[], int]
+    rows: ServerRows
     _views: set[NewsQueue] = attrs.field(factory=set, init=False)
     # Number of the latest `Watch`; grows whenever everything is to be said again.
     _number: int = attrs.field(default=0, init=False)
@@ -87,13 +80,7 @@ class ServerWatch:
     # News that no viewer has yet: what processes said, and marks.
     _said: list[str] = attrs.field(factory=list, init=False)
     _new_marks: list[dict[str, Any]] = attrs.field(factory=list, init=False)
-    _starts: Counter[str] = attrs.field(factory=Counter, init=False)
-    _last_causes: dict[str, str] = attrs.field(factory=dict, init=False)
-    # {place: its state, and since when}
-    _states: dict[str, tuple[str, int]] = attrs.field(factory=dict, init=False)
     _changes: RowChanges = attrs.field(factory=RowChanges, init=False)
-    _meter: UsageMeter = attrs.field(factory=UsageMeter, init=False)
-    _tasks: TaskRows | None = attrs.field(default=None, init=False)
     # There is news that does not wait.
     _is_due: Doorbell = attrs.field(factory=Doorbell, init=False)
     _is_whole_wanted: bool = attrs.field(default=False, init=False)
@@ -106,13 +93,9 @@ class ServerWatch:
         if mark is None:
             return
         place = mark["place"]
-        match event:
-            case ChildStarting():
-                self._starts[place] += 1
-            case ChildGone():
-                self._last_causes[place] = event.cause
-            case ChildReady() if self._views:
-                self._order_one(place)
+        self.rows.handle_event(event)
+        if isinstance(event, ChildReady) and self._views:
+            self._order_one(place)
         mark = {"t": now_ms(), **mark}
         self._marks.append(mark)
         if self._views:
@@ -148,18 +131,18 @@ class ServerWatch:
         self._is_due.ring()
 
     def _order(self, number: int) -> None:
-        for fleet in self.fleets:
+        for fleet in self.rows.fleets:
             fleet.publish(Watch(number))
 
     def _order_one(self, place: str) -> None:
-        for fleet in self.fleets:
+        for fleet in self.rows.fleets:
             for rank, child in fleet.ready.items():
                 if f"{fleet.role} {rank}" == place:
                     child.control.publish(Watch(self._number))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `watch`; never returns unless cancelled."""
-        self._tasks = TaskRows()
+        self.rows.begin()
         task_status.started()
         due_s = trio.current_time()
         while True:
@@ -185,8 +168,7 @@ class ServerWatch:
             marks = list(self._marks)
             news |= self.facts
             news |= {"period_ms": round(PERIOD_S * 1000), "bucket_ms": round(BUCKET_S * 1000)}
-        rows = self._meter.add_usage(self._rows(), trio.current_time())
-        news |= self._changes.look(map(self._with_since, rows))
+        news |= self._changes.look(self.rows.look(trio.current_time()))
         if marks:
             news["marks"] = marks
         said, self._said = self._said, []
@@ -198,58 +180,6 @@ class ServerWatch:
         if is_whole:  # behind ours: what they say now is to be merged into it
             self._number += 1
             self._order(self._number)
-
-    # ---- rows of processes
-
-    def _rows(self) -> Iterator[Row]:
-        assert self._tasks is not None, "it runs"
-        yield {
-            "place": "root",
-            "parent": None,
-            "role": "root",
-            "pid": os.getpid(),
-            "epoch": 0,
-            "state": "ready",
-            "reason": "",
-            "restarts": 0,
-            "facts": {"open streams": self.open_streams()},
-            "tasks": self._tasks.look(),
-            "can": [],
-        }
-        for fleet in self.fleets:
-            for rank in sorted(fleet.places):
-                yield self._row(fleet, rank)
-            yield from spare_rows(fleet.spares.trees())
-
-    def _row(self, fleet: ProcessSupervisor, rank: int) -> Row:
-        place, child, is_booting = f"{fleet.role} {rank}", fleet.present().get(rank), False
-        restarts = max(0, self._starts[place] - 1)
-        state, reason = fleet.place(rank).state.value, fleet.failed.get(rank, "")
-        if child is None and not reason:
-            state, reason = EngineState.RESTARTING.value, self._last_causes.get(place, "")
-        elif child is not None and not child.is_ready:
-            is_booting = True
-            state = (EngineState.RESTARTING if restarts else EngineState.STARTING).value
-        row = {
-            "place": place,
-            "parent": "root",
-            "role": fleet.role,
-            "pid": 0,
-            "epoch": 0,
-            "state": state,
-            "reason": reason,
-            "restarts": restarts,
-            "can": [] if child is None else SIGNALS,
-        }
-        row |= {} if child is None else child.row()
-        # A process that cannot speak yet has no tasks; those of the process before it are gone.
-        return row | ({"facts": {}, "tasks": []} if is_booting or child is None else {})
-
-    def _with_since(self, row: Row) -> Row:
-        place, state = row["place"], row["state"]
-        if self._states.get(place, ("", 0))[0] != state:
-            self._states[place] = state, now_ms()
-        return row | {"since": self._states[place][1]}
 
 
 @attrs.define(eq=False)

@@ -27,6 +27,7 @@ from triolet.runtime.events import (
     RunEvent,
     ignore_event,
 )
+from triolet.runtime.fleet.server_rows import ServerRows
 from triolet.runtime.fleet.server_watch import FrontendViews, ServerWatch, mark_of
 from triolet.runtime.launch.child import ChildPlan
 from triolet.runtime.launch.child_control import ChildControl
@@ -167,7 +168,7 @@ GO_ON = -1
 )
 async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watched: bool) -> None:
     fleet = FrontendBed((["none"],)).fleet.processes
-    watch = ServerWatch({}, (fleet,), lambda: 0)
+    watch = ServerWatch({}, ServerRows((fleet,), lambda: 0))
     views = FrontendViews(watch, fleet)
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:

@@ -1,0 +1,94 @@
+"""Rows of a server's processes, for its viewers: what only the root knows of each."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from ...nurseries.processes.usage import UsageMeter
+from ...nurseries.processes.watched import SIGNALS, Row, now_ms, spare_rows
+from ...nurseries.tasks.task_rows import TaskRows
+from ..control.calls import EngineState
+from ..events import ChildGone, ChildStarting, RunEvent
+from .process_supervisor import ProcessSupervisor
+
+
+@attrs.define(eq=False)
+class ServerRows:
+    """Rows of the root and of every place; `open_streams` are the root's count."""
+
+    fleets: tuple[ProcessSupervisor, ...]
+    open_streams: Callable[[], int]
+    _starts: Counter[str] = attrs.field(factory=Counter, init=False)
+    _last_causes: dict[str, str] = attrs.field(factory=dict, init=False)
+    # {place: its state, and since when}
+    _states: dict[str, tuple[str, int]] = attrs.field(factory=dict, init=False)
+    _meter: UsageMeter = attrs.field(factory=UsageMeter, init=False)
+    _tasks: TaskRows | None = attrs.field(default=None, init=False)
+
+    def handle_event(self, event: RunEvent) -> None:
+        """Count starts, and remember the latest cause of death of each place."""
+        match event:
+            case ChildStarting(child=place):
+                self._starts[place] += 1
+            case ChildGone(child=place):
+                self._last_causes[place] = event.cause
+
+    def begin(self) -> None:
+        """Look at the tasks of the run that this is called in, from now on."""
+        self._tasks = TaskRows()
+
+    def look(self, now: float) -> Iterator[Row]:
+        """Look at all rows as they are now, with CPU and memory."""
+        return map(self._with_since, self._meter.add_usage(self._rows(), now))
+
+    def _rows(self) -> Iterator[Row]:
+        assert self._tasks is not None, "it runs"
+        yield {
+            "place": "root",
+            "parent": None,
+            "role": "root",
+            "pid": os.getpid(),
+            "epoch": 0,
+            "state": "ready",
+            "reason": "",
+            "restarts": 0,
+            "facts": {"open streams": self.open_streams()},
+            "tasks": self._tasks.look(),
+            "can": [],
+        }
+        for fleet in self.fleets:
+            for rank in sorted(fleet.places):
+                yield self._row(fleet, rank)
+            yield from spare_rows(fleet.spares.trees())
+
+    def _row(self, fleet: ProcessSupervisor, rank: int) -> Row:
+        place, child, is_booting = f"{fleet.role} {rank}", fleet.present().get(rank), False
+        restarts = max(0, self._starts[place] - 1)
+        state, reason = fleet.place(rank).state.value, fleet.failed.get(rank, "")
+        if child is None and not reason:
+            state, reason = EngineState.RESTARTING.value, self._last_causes.get(place, "")
+        elif child is not None and not child.is_ready:
+            is_booting = True
+            state = (EngineState.RESTARTING if restarts else EngineState.STARTING).value
+        row = {
+            "place": place,
+            "parent": "root",
+            "role": fleet.role,
+            "pid": 0,
+            "epoch": 0,
+            "state": state,
+            "reason": reason,
+            "restarts": restarts,
+            "can": [] if child is None else SIGNALS,
+        }
+        row |= {} if child is None else child.row()
+        # A process that cannot speak yet has no tasks; those of the process before it are gone.
+        return row | ({"facts": {}, "tasks": []} if is_booting or child is None else {})
+
+    def _with_since(self, row: Row) -> Row:
+        place, state = row["place"], row["state"]
+        if self._states.get(place, ("", 0))[0] != state:
+            self._states[place] = state, now_ms()
+        return row | {"since": self._states[place][1]}
