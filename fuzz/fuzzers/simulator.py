@@ -18,7 +18,7 @@ import attrs
 from ..fuzzer import Finding, Fuzzer, NotNoticed, draw_round, run_canary, run_round
 from ..simulator.bugs import BUGS
 from ..simulator.directed import DIRECTED
-from ..simulator.plan import Event, FaultKind, draw
+from ..simulator.plan import BY_HAND, Event, FaultKind, draw
 from ..simulator.planted import BREAKS, CHECKS, Hunt, PlantedRow, check_of
 from ..simulator.simulation import Bug, quiet, simulate
 
@@ -56,7 +56,7 @@ FUZZER = Fuzzer[Event, Bug](
     smoke_rounds=40,
     reaches=frozenset(
         {
-            *(str(kind) for kind in FaultKind if kind is not FaultKind.KILL_SPARE),
+            *(str(kind) for kind in FaultKind if kind not in (FaultKind.KILL_SPARE, *BY_HAND)),
             *("stream finished", "stream left", "stream lost with its frontend"),
             *("stream refused", "death by poison", "inexact", "stop noticed"),
             *("sent again", "preempted", "prefix hit", "stray"),

@@ -161,6 +161,8 @@ CRASHES |= {
     FaultKind.KILL_BOTH,
 }
 CRASHES |= {FaultKind.KILL_SPARE}
+# Not drawn, so that a planted bug keeps its seeds: in plans that are made by hand, with all others.
+BY_HAND = (FaultKind.ADD_ENGINE, FaultKind.REMOVE_ENGINE)
 # Of who checks forms; drawn where there are some.
 OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
 # One simulation of so many has kills that hang in the kernel: such a share of all.

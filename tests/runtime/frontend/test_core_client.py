@@ -272,8 +272,11 @@ async def test_all_that_names_an_engine_goes_there(null_folder: pathlib.Path) ->
                 await stream.collect()
         added = [bed.servers[rank].core.statistics().requests_added for rank in range(2)]
         assert added == [0, 12]
-        for rank in (2, -1, True, "1"):
-            with pytest.raises(InvalidParameter, match="engine must be the number of an engine"):
+        for rank, bound in [
+            (2, "the number of an engine, 0 to 1"),
+            *((wrong, "a whole number from 0") for wrong in (-1, True, "1")),
+        ]:
+            with pytest.raises(InvalidParameter, match=f"engine must be {bound}"):
                 await bed.answer("hello", PARAMS, engine=rank)
         bed.lose_engine(1)
         bed.client.apply_membership(bed.directory.handle_failed(1))
