@@ -56,6 +56,11 @@ class MemoryOfPlaces:
                 raise
         return self._places[rank]
 
+    def drop_cache(self, rank: int) -> None:
+        """Give back what is cached for this place, also where a process has it mapped."""
+        if (memory := self._places.get(rank)) is not None:
+            os.ftruncate(memory.cache, 0)
+
     def remove(self, rank: int) -> None:
         """Give the memory of this place back, if there is any."""
         if (memory := self._places.pop(rank, None)) is not None:

@@ -5,7 +5,6 @@ those of its fleet around all processes, passes their descriptors with INIT, and
 what happens in each place before the fleet does.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -63,7 +62,7 @@ class EngineEstate:
             case Suspected():
                 drop_names(self._places[rank].names)
             case GivenUp():
-                os.ftruncate(self._places[rank].cache, 0)
+                self._places.drop_cache(rank)  # if it could be made
             case Removed():
                 self._places.remove(rank)
 

@@ -48,4 +48,5 @@ def test_memory_is_found_again_until_it_may_be_wrong() -> None:
         assert os.pread(passed[1]["names"], 4, 0) == b"left", "of another engine"
 
         estate.handle(0, GivenUp(FAULT))
+        estate.handle(2, GivenUp(FAULT))  # a place that was added, whose memory was never made
         assert os.fstat(memory.cache).st_size == 0
