@@ -43,7 +43,7 @@ class SentOptions:
         Flag(),
         "Responses: tell what the engine does with it, and, on sockets, of a drain.",
     )
-    # Without it the server's setting counts; an engine lets nothing wait, as with 0.
+    # None: the server's setting counts; an engine lets nothing wait then, as with 0.
     merge_s: float | None = parameter(
         None,
         Number(MERGE_S_MIN, MERGE_S_MAX, also=0),

@@ -44,7 +44,7 @@ async def learn_apart(options: ChaosOptions, folder: pathlib.Path) -> Answers:
 
 
 async def run_scripts(run: ServedRun, key: str) -> list[StreamHistory]:
-    """All scripts at once, after the shorter ones: then everything that is made lazily is there."""
+    """Run all scripts at once, after the shorter ones, so that what is made lazily is there."""
     histories: dict[int, StreamHistory] = {}
 
     async def run_one(number: int, transport: Transport) -> None:

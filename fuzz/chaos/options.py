@@ -205,7 +205,7 @@ class ChaosOptions:
         return ("", OTHER_ISA) if self.unlike else ("",)
 
     def keys(self) -> list[str]:
-        """Of its clients: during each fault others come, and at last others again."""
+        """Keys of its clients: during each fault others come, and at last others again."""
         return [f"chaos-{number}" for number in range(self.count + 1)]
 
     def kinds(self) -> tuple[FaultKind, ...]:

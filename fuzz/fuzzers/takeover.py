@@ -71,7 +71,7 @@ def _draw_talk(chance: Random, number: int) -> Talk:
         at_s=chance.choice((0.0, 0.0, 0.05)),
         pause_s=pause_s,
         buffer_bytes=chance.choice((300, 2000, 2**14, 2**18)),
-        # One that is slower than its pongs may be late is cut off.
+        # A client that is slower than its pongs may be late is cut off.
         read_bytes=chance.choice((1000, 2**16) if pause_s else (50, 1000, 2**16)),
         piece_bytes=chance.choice((7, 100, 2**16, 2**16)),
     )

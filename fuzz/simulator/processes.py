@@ -216,7 +216,7 @@ class Programs:
     # See `WatchedJournal`.
     on_rebuilding: Callable[[SimProcess, int], None]
     forgotten: Forgotten
-    # Those of clients, if there are some.
+    # Connections of clients, if there are some.
     connections: SimConnections | None
     # {rank: the latest}, whose memory outlives it.
     _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
@@ -312,7 +312,7 @@ class Programs:
         fds: Mapping[str, int],
         control: ControlChannel,
     ) -> AsyncIterator[FrontendHome]:
-        """As `open_frontend_home`; streams of clients without connections have `SimResponses`."""
+        """Open a home as `open_frontend_home` does; without connections it has `SimResponses`."""
         settings, me = self.settings, Peer("frontend", init.rank, init.epoch)
         hub = self.network.open_hub(me)
         process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))

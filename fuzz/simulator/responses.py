@@ -17,7 +17,7 @@ from .plan import Request
 
 # So long a stream waits for its client in each life, and an ended one for who reads it again.
 KEPT_S = 4.0
-# Of their records in the journal.
+# The surface of their records in the journal.
 SURFACE = "simulated"
 # What its journal says of the end of each.
 ENDED = b"ended"

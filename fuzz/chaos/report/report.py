@@ -135,7 +135,7 @@ class Report:
     tokens: int = 0
     # The command line of a server of others: then nothing is a violation.
     target: str = ""
-    # What else is to be said, of such a server what it lost.
+    # Sentences that are to be said besides; of such a server, losses.
     notes: Sequence[str] = ()
     # Processes that were killed, where kills are at random.
     killed: int = 0
