@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.tasks.changes import Changes
 from ...runtime.fleet.membership import reply_to
 from ...runtime.messages import (
     ForeignCall,
@@ -76,7 +77,7 @@ class ForeignStreams:
     # Carries out calls to this frontend itself.
     carry_out: CarryOut | None = attrs.field(default=None, init=False)
     _states: FrontendStates = attrs.field(factory=FrontendStates, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: Changes = attrs.field(factory=Changes, init=False)
     _calling: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(CALLS_MAX), init=False
     )
@@ -180,8 +181,7 @@ class ForeignStreams:
     def handle_frontends(self, states: FrontendStates) -> None:
         """Frontends came up or are gone; what those had in hand will not be replied to."""
         self._states = states
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
         for attempt in self._attempts.values():
             if states.ready.get(attempt.frontend) != attempt.epoch:
                 attempt.over.set()

@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 
 from ...engine.block_names import drop_names
+from ...engine.errors import BootRefused
 from ...engine.place_memory import MemoryOfPlaces, open_memory_of_places
 from ...nurseries.processes.counter_page import CounterMemory, open_counter_memory
 from ..launch.child import GivenUp, Gone, PlaceEvent, Removed, Suspected
@@ -34,6 +35,11 @@ class Estate(Protocol):
 
     def handle(self, rank: int, event: PlaceEvent) -> None:
         """Something happened in the place of this rank."""
+
+
+def not_made(what: str, who: str, error: OSError) -> BootRefused:
+    """The refusal of a life for which this cannot be made."""
+    return BootRefused(who, f"{what} of {who} cannot be made: {error.strerror or error}")
 
 
 @attrs.define(eq=False)

@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-from ...engine.errors import BootRefused
 from ...transports.control.passed_fds import close_fds
 from ..journal.disk import DISK_REBUILDING_AT
 from ..journal.memory import create_journal, forget_rebuilding
 from ..journal.records import REBUILDING_AT
 from ..launch.child import Gone, PlaceEvent
+from .estate import not_made
 from .journal_folder import JournalFolder
 
 
@@ -45,9 +45,7 @@ class FrontendJournals:
             try:
                 self._fds[rank] = create(rank)
             except OSError as error:
-                who = f"frontend {rank}"
-                reason = f"the journal of {who} cannot be made: {error.strerror or error}"
-                raise BootRefused(who, reason) from error
+                raise not_made("the journal", f"frontend {rank}", error) from error
         self._epochs[rank] = epoch
         fds = {"journal": self._fds[rank]}
         return fds if self.folder is None else {**fds, "lock": self.folder.lock_fd}

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from ...engine.errors import BootRefused
 from ...transports.control.passed_fds import close_fds
 from ...transports.takeover.memory import (
     create_slot_memory,
@@ -33,6 +32,7 @@ from ..launch.child import Child, GivenUp, Gone, PlaceEvent
 from ..launch.child_end import EndKind
 from ..messages import PassConnection
 from .connection_slots import ConnectionSlots, HeldConnection, HeldPhase
+from .estate import not_made
 from .unavailable import end_unavailable
 
 
@@ -64,12 +64,10 @@ class HeldConnections:
     def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
         """Slots for this rank, made where there are none. Raises `BootRefused`."""
         if rank not in self._memory:
-            who = f"frontend {rank}"
             try:
                 self._memory[rank] = create_slot_memory(rank)
             except OSError as error:
-                reason = f"slots for connections of {who} cannot be made: "
-                raise BootRefused(who, reason + (error.strerror or str(error))) from error
+                raise not_made("slots for connections", f"frontend {rank}", error) from error
             self._slots[rank] = ConnectionSlots()
         return {"connections": self._memory[rank]}
 

@@ -16,12 +16,10 @@ from ...nurseries.tasks.changes import Changes
 from ..continuity.held_connections import HeldConnections
 from ..continuity.unavailable import UNAVAILABLE_AFTER_S, answer_unavailable
 from ..launch.child import Child
+from ..launch.child_control import SEND_TIMEOUT_S
 from ..messages import FrontendLoad
 from .connection_balancer import ConnectionBalancer
 from .process_supervisor import ProcessSupervisor
-
-# A control socket holds some hundred messages: who takes none for so long hangs; another serves.
-PASS_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
@@ -30,7 +28,7 @@ class ConnectionDispatcher:
 
     processes: ProcessSupervisor
     held: HeldConnections
-    pass_timeout_s: float = PASS_TIMEOUT_S
+    pass_timeout_s: float = SEND_TIMEOUT_S
     unavailable_s: float = UNAVAILABLE_AFTER_S
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     changed: Changes = attrs.field(factory=Changes, init=False)  # see `notify`

@@ -17,14 +17,13 @@ from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.watched import Watched
 from ..events import ChildFailed
 from ..launch.child import BecameReady, Child, ChildKind, GivenUp, PlaceEvent, Said
+from ..launch.child_control import SEND_TIMEOUT_S
 from ..messages import FORMS_TO_ROOT, ROOT_TO_FORMS, FormLink, FormsInit
 from .fleet_parts import FleetParts
 from .process_supervisor import ProcessSupervisor
 
 # By name, not by import: what checks forms is not this process's business.
 FORM_MODULE = "triolet.runtime.forms.form_process"
-# A form process takes orders at once, or hangs.
-LINK_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
@@ -131,4 +130,4 @@ async def send_form_link(child: Child, end: socket.socket) -> None:
     One that takes nothing is about to be replaced, and its next life is linked anew.
     """
     with end, suppress(trio.BrokenResourceError, trio.TooSlowError):
-        await child.control.send(FormLink(), LINK_TIMEOUT_S, [end.fileno()])
+        await child.control.send(FormLink(), SEND_TIMEOUT_S, [end.fileno()])

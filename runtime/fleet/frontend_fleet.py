@@ -35,6 +35,7 @@ from ..launch.child import (
     Said,
     Suspected,
 )
+from ..launch.child_control import SEND_TIMEOUT_S
 from ..launch.child_end import ChildEnd, EndKind
 from ..messages import (
     FRONTEND_TO_ROOT,
@@ -60,8 +61,6 @@ from .process_supervisor import ProcessSupervisor
 
 # Calls that wait for a control socket, each with a response; out of the air.
 RELAYS_MAX = 256
-# A control socket holds some hundred messages: who takes none for so long hangs.
-SEND_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)

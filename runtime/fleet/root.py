@@ -329,8 +329,7 @@ class Root:
         }
 
     async def _tree(self) -> ProcessTree:
-        fleets = self.frontends.processes, self.engines.processes, self.forms.processes
-        children = [child for fleet in fleets for _, child in sorted(fleet.present().items())]
+        children = [child for fleet in self._fleets for _, child in sorted(fleet.present().items())]
         trees: dict[int, ProcessTree] = {}
 
         async def ask(place: int) -> None:

@@ -34,6 +34,7 @@ from ..events import (
     RunEvent,
 )
 from ..launch.child import Child
+from ..launch.child_control import SEND_TIMEOUT_S
 from ..messages import ServerNews, WatchServer
 from .news import NewsQueue
 from .process_supervisor import ProcessSupervisor
@@ -43,8 +44,6 @@ from .server_rows import ServerRows
 ANSWER_S = 0.06
 # Marks that a viewer sees of the time before it came.
 MARKS_MAX = 64
-# The root's limit for all that it sends: a frontend that takes nothing for so long hangs.
-SEND_TIMEOUT_S = 2.0
 
 
 def mark_of(event: RunEvent) -> dict[str, Any] | None:

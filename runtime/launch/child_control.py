@@ -12,6 +12,10 @@ from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
 from .tree_calls import TreeCalls
 
+# The root's limit for all that it sends. A control socket holds some hundred messages, so a child
+# that takes none for so long hangs.
+SEND_TIMEOUT_S = 2.0
+
 
 @attrs.define(eq=False)
 class ChildControl:

@@ -11,6 +11,11 @@ from triolet.runtime.errors import Overloaded, RequestFailed
 from ..fakes import Answer, Fail, Say, open_client
 from .frontends import KEYS, REPLAYED, STEADY, at_once, open_keyed
 
+WHENEVER = pytest.mark.parametrize(
+    "after_s", [0.0, 2.5, 20.0], ids=["together", "within", "after the end"]
+)
+BY_BOTH = pytest.mark.parametrize("frontends", [(0, 0), (0, 1), (1, 0)])
+
 
 @pytest.fixture(params=[0, 1], ids=["home 0", "home 1"])
 def home(request: pytest.FixtureRequest) -> int:
@@ -19,8 +24,8 @@ def home(request: pytest.FixtureRequest) -> int:
     return number
 
 
-@pytest.mark.parametrize("after_s", [0.0, 2.5, 20.0], ids=["together", "within", "after the end"])
-@pytest.mark.parametrize("frontends", [(0, 0), (0, 1), (1, 0)])
+@WHENEVER
+@BY_BOTH
 async def test_both_get_the_whole_answer_of_one_execution(
     home: int,
     frontends: tuple[int, int],
@@ -36,8 +41,8 @@ async def test_both_get_the_whole_answer_of_one_execution(
         assert after_s == 0 or second.headers[REPLAYED] == "true"
 
 
-@pytest.mark.parametrize("after_s", [0.0, 2.5, 20.0], ids=["together", "within", "after the end"])
-@pytest.mark.parametrize("frontends", [(0, 0), (0, 1), (1, 0)])
+@WHENEVER
+@BY_BOTH
 async def test_both_read_all_events_of_one_execution(
     home: int,
     frontends: tuple[int, int],
