@@ -16,8 +16,12 @@ def main() -> None:
     hide_keys()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .nurseries.processes.heap import pause_collector, settle_modules
+
+    pause_collector()
     from .command_line import run_words
 
+    settle_modules()
     run_words(None)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter
 
+from ...nurseries.processes.heap import pause_collector, settle_modules
 from .options import (
     FLAT,
     BatchOptions,
@@ -38,6 +39,7 @@ def serve(
     help_all: HelpAll = False,
 ) -> None:
     """`triolet serve`."""
+    pause_collector()
     import trio
 
     from .exits import errors_as_sentences, print_whole
@@ -45,6 +47,7 @@ def serve(
     from .report import FirstSteps, is_watched, make_server_report
     from .serve import serve as run_server
 
+    settle_modules()
     if help_all:
         from .config_show import help_text
 

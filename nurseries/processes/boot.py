@@ -30,7 +30,7 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-from .heap import relax_collector
+from .heap import pause_collector
 from .last_words import write_last_words
 
 # A constant of the kernel's prctl.h.
@@ -69,7 +69,7 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     take_signals(partial(_exit_if_asked, death_fd))
     arm_death_signal(control_fd)
     faulthandler.enable(file=words_fd, all_threads=True)
-    relax_collector()
+    pause_collector()
     try:
         started = ahead
         if ahead and not ahead[0].startswith("-"):

@@ -27,28 +27,34 @@ OWN_MAPPING_BYTES = 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
-def relax_collector() -> None:
-    """Call once, before anything is imported: modules are made of objects that all stay.
+def pause_collector() -> None:
+    """Call before imports: modules are made of objects that all stay. `settle_modules` ends it.
 
-    With Python's own thresholds a tenth of a frontend's imports was the collector's (measured).
+    A tenth of a process's imports was the collector's, whatever its thresholds (measured).
     """
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+    gc.disable()
 
 
 def settle_modules() -> None:
-    """Call once, when everything is imported: `settle_heap` has less to look at then.
+    """Call when everything is imported: `settle_heap` has less to look at then.
 
     Nothing is collected, since others wait for this process: what imports leave behind, less
     than a MiB, stays.
     """
     gc.freeze()
+    _relax_collector()
 
 
 def settle_heap() -> None:
     """Call once, when the process is ready to serve: what is here now is here to stay."""
     gc.collect()
     gc.freeze()
-    relax_collector()
+    _relax_collector()
+
+
+def _relax_collector() -> None:
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+    gc.enable()
 
 
 def settle_quiet_heap() -> None:
