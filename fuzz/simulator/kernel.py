@@ -152,14 +152,14 @@ class SimKernel(Kernel):
         )
         process.context.run(PROCESS.set, process)
         self.processes.append(process)
-        self._by_event[_event_of(pidfd)] = process
+        self._by_event[event_of(pidfd)] = process
         self.note(f"spawn {pid} {module}")
         process.context.run(self.nursery.start_soon, self._run, process)
         return Spawned(pid, pidfd, control.detach(), death.detach(), words.fd)
 
     def send_signal(self, pidfd: int, number: signal.Signals) -> None:
         """See `Kernel`. SIGTERM alone does nothing: an order comes by the death pipe."""
-        process = self._by_event[_event_of(pidfd)]
+        process = self._by_event[event_of(pidfd)]
         if number == signal.SIGKILL:
             self._kill_by_owner(process)
         elif number == signal.SIGTERM:
@@ -171,7 +171,7 @@ class SimKernel(Kernel):
 
     def reap(self, pidfd: int) -> tuple[int | None, int | None]:
         """See `Kernel`."""
-        found = self._by_event[_event_of(pidfd)].exit
+        found = self._by_event[event_of(pidfd)].exit
         assert found is not None, "only a dead process can be reaped"
         return found
 
@@ -238,6 +238,12 @@ class SimKernel(Kernel):
                 self.unnoticed.append(f"{process}, for {stopped_s:.1f} s")
             process.is_stopped = False
             let_go_on(process)
+
+    def leave(self, process: SimProcess, code: int) -> None:
+        """Let the process exit with this code, from within."""
+        self._cut(process)
+        process.scope.cancel("it exits")
+        self._publish(process, (code, None))
 
     def close(self) -> None:
         """Close what is open when a simulation is over before its processes are dead."""
@@ -339,6 +345,7 @@ class SimKernel(Kernel):
         return 0 if ordered else EXIT_FAILED
 
 
-def _event_of(pidfd: int) -> str:
+def event_of(pidfd: int) -> str:
+    """What the kernel calls the event behind a simulated pidfd, or a copy of it."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
     return next(line for line in lines if line.startswith("eventfd-id"))

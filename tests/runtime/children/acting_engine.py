@@ -20,7 +20,6 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 import json
 import os
 import resource
-import signal
 import struct
 import threading
 from typing import Any
@@ -47,7 +46,9 @@ from triolet.nurseries.processes.progress_page import SLOT_BYTES, open_slot, pas
 from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.handshake import ChildHandshake, perform_child_handshake
+from triolet.transports.control.handshake import ChildHandshake
+
+from .stage import Stage, play
 
 READY = EngineReady(
     kv_blocks=8,
@@ -62,34 +63,36 @@ READY = EngineReady(
 
 
 async def main(fds: ChildFds) -> None:
-    control = ControlChannel(fds.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
-    handshake = await perform_child_handshake(control, "engine")
+    await play(act_engine, fds)
+
+
+async def act_engine(stage: Stage) -> None:
+    handshake = await stage.enter("engine", ENGINE_TO_ROOT, ROOT_TO_ENGINE)
+    control = stage.control
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     acts = json.loads(init.settings.model)[str(init.rank)]
     act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
     await boot(act, argument, control, handshake)
     ready = attrs.evolve(READY, numerics_id="other") if act == "other" else READY
-    if act not in ("late", "failing"):
-        await handshake.ready(msgspec.msgpack.encode(ready))
-    if act == "noise":
-        fds.control.send(b"\xffnoise")
-    if act == "deaf":
-        await trio.sleep_forever()
-    if act == "starved":
-        with open_slot(handshake.fds[0], 0) as slot, passes_shown(slot):
-            await trio.lowlevel.checkpoint()
-            start_thread_without_memory()
-    if act == "passed":
-        assert control.send_nowait(Passed({argument.encode(): 7}))
-    if act in ("late", "failing"):
-        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
-            await handshake.ready(msgspec.msgpack.encode(READY))
-            await anext(signals)
-    if act == "late":
-        await tell_worker(control, int(argument))
-    if act == "failing":
-        assert control.send_nowait(Failing("a worker died"))
-    await serve(control, init)
+    await handshake.ready(msgspec.msgpack.encode(ready))
+    match act:
+        case "noise":
+            stage.socket.send(b"\xffnoise")
+        case "deaf":
+            await trio.sleep_forever()
+        case "starved":
+            with open_slot(handshake.fds[0], 0) as slot, passes_shown(slot):
+                await trio.lowlevel.checkpoint()
+                start_thread_without_memory()
+        case "passed":
+            assert control.send_nowait(Passed({argument.encode(): 7}))
+        case "late":
+            await stage.wait_cue()
+            await tell_worker(control, int(argument))
+        case "failing":
+            await stage.wait_cue()
+            assert control.send_nowait(Failing("a worker died"))
+    await serve(stage, init)
 
 
 async def boot(act: str, argument: str, control: ControlChannel, handshake: ChildHandshake) -> None:
@@ -125,8 +128,8 @@ async def tell_worker(control: ControlChannel, pid: int) -> None:
     await control.send(WorkersChanged([pid]), [os.pidfd_open(pid)])
 
 
-async def serve(control: ControlChannel, init: EngineInit) -> None:
-    settings = init.settings
+async def serve(stage: Stage, init: EngineInit) -> None:
+    control, settings = stage.control, init.settings
     heard: dict[str, Any] = {
         "memberships": "",
         "drains": 0,
@@ -142,7 +145,7 @@ async def serve(control: ControlChannel, init: EngineInit) -> None:
             case Watch(number=number):
                 await control.send(Watched(f'{{"engine heard":{number}}}'))
             case TreeRequest(call_id=call_id):
-                tree = ProcessTree(f"engine {init.rank}", os.getpid(), facts=heard)
+                tree = ProcessTree(f"engine {init.rank}", stage.pid, facts=heard)
                 await control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
 
 

@@ -22,7 +22,6 @@ Each life notes its epoch in its journal, and says what it found there.
 import contextlib
 import json
 import os
-import signal
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +43,7 @@ from triolet.runtime.messages import (
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
+    FormLink,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
@@ -54,15 +54,20 @@ from triolet.runtime.messages import (
     WatchServer,
 )
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.handshake import perform_child_handshake
+from triolet.transports.control.passed_fds import close_fds
+
+from .stage import Stage, play
 
 # Anywhere behind the header of a journal.
 NOTES_AT = 2**20
 
 
 async def main(fds: ChildFds) -> None:
-    control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
-    handshake = await perform_child_handshake(control, "frontend")
+    await play(act_frontend, fds)
+
+
+async def act_frontend(stage: Stage) -> None:
+    handshake = await stage.enter("frontend", FRONTEND_TO_ROOT, ROOT_TO_FRONTEND)
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
     named = dict(zip(init.descriptors, handshake.fds, strict=True))
     journal = notes_in(named.get("journal"), init.epoch)
@@ -73,25 +78,27 @@ async def main(fds: ChildFds) -> None:
     if act == "refuse":
         await handshake.refuse("/m/tokenizer.json: is not a tokenizer")
     if act == "late":
-        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
-            await handshake.progress("load", 0.5)
-            await anext(signals)
+        await handshake.progress("load", 0.5)
+        await stage.wait_cue()
     ready = FrontendReady(
         input_endpoint=f"in-{init.epoch}",
         output_endpoint=f"out-{init.epoch}",
         has_slots="connections" in named and act != "plain",
     )
-    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
-        await handshake.ready(msgspec.msgpack.encode(ready))
-        if act == "slow":
-            await anext(signals)
+    await handshake.ready(msgspec.msgpack.encode(ready))
+    if act == "slow":
+        await stage.wait_cue()
     if act == "deaf":
         await trio.sleep_forever()
-    frontend = ActingFrontend(control, init, act, journal)
+    frontend = ActingFrontend(stage, init, act, journal)
     if act == "stunned":
         await frontend.report()
         await trio.sleep_forever()
-    await frontend.run()
+    try:
+        await frontend.run()
+    finally:
+        for connection in frontend.kept.values():
+            connection.close()
 
 
 def notes_in(journal: int | None, epoch: int) -> str:
@@ -105,7 +112,7 @@ def notes_in(journal: int | None, epoch: int) -> str:
 
 @attrs.define(eq=False)
 class ActingFrontend:
-    control: ControlChannel
+    stage: Stage
     init: FrontendInit
     act: str
     journal: str
@@ -122,6 +129,10 @@ class ActingFrontend:
         }
     )
 
+    @property
+    def control(self) -> ControlChannel:
+        return self.stage.control
+
     async def run(self) -> None:
         await self.report()
         if self.act == "watches":
@@ -137,7 +148,8 @@ class ActingFrontend:
                     self.heard["up"] = "".join(f"{rank} {epoch};" for rank, epoch in ready.items())
                     self.heard["failed"] = "".join(f"{r} {why};" for r, why in failed.items())
                 case HandOver() if self.act == "leaves":
-                    os._exit(EXIT_HANDED_OVER)
+                    self.stage.exit(EXIT_HANDED_OVER)
+                    await trio.sleep_forever()
                 case Drain() | HandOver():
                     self.heard["drains"] += 1
                     await self.end(dict(self.kept))
@@ -155,18 +167,21 @@ class ActingFrontend:
                         "draining": int(self.init.draining),
                         "journal": self.journal,
                     }
-                    tree = ProcessTree(f"frontend {self.init.rank}", os.getpid(), facts=facts)
+                    tree = ProcessTree(f"frontend {self.init.rank}", self.stage.pid, facts=facts)
                     await self.control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
+                case FormLink():
+                    close_fds(fds)
 
     async def take(self, connection: socket.socket, passed: PassConnection) -> None:
         self.received += 1
         words = [self.init.rank, self.init.epoch]
         if passed.slot >= 0:
             words += [passed.connection_id, passed.slot]
-        connection.send(" ".join(map(str, words)).encode() + b" again" * passed.is_taken_over)
+        self.kept[passed.slot if passed.slot >= 0 else -self.received] = connection
+        with contextlib.suppress(BrokenPipeError):  # its client may have left
+            connection.send(" ".join(map(str, words)).encode() + b" again" * passed.is_taken_over)
         if self.act == "asks":
             await self.ask()
-        self.kept[passed.slot if passed.slot >= 0 else -self.received] = connection
         if self.act in ("keep", "slow", "plain", "leaves"):
             await self.report()
         else:

@@ -1,6 +1,5 @@
 """Connections outlive their frontend: real sockets, passed to acting frontends that die."""
 
-import os
 import resource
 import signal
 import socket
@@ -25,7 +24,7 @@ from triolet.runtime.messages import PassConnection
 from triolet.transports.takeover.memory import map_slots, read_lives, write_lives
 
 from ...nurseries.child_programs import look_again
-from ..acting import FAULT, KILLED, facts_of, fill, process_of, running
+from ..acting import FAULT, KILLED, facts_of, fill, running
 from ..fleet.test_frontend_fleet import Bed, answer_of
 
 
@@ -76,7 +75,6 @@ async def end_of(client: socket.socket) -> str:
         heard += more
 
 
-@pytest.mark.slow
 async def test_a_connection_outlives_two_deaths_and_ends_with_a_drain() -> None:
     async with serving(["keep"]) as (bed, connect):
         client = await connect()
@@ -96,7 +94,6 @@ async def test_a_connection_outlives_two_deaths_and_ends_with_a_drain() -> None:
         assert bed.connections.held.ranks() == set()
 
 
-@pytest.mark.slow
 async def test_a_restart_hands_connections_over_and_is_no_death() -> None:
     async with serving(["leaves", "keep"]) as (bed, connect):
         client = await connect()
@@ -108,7 +105,6 @@ async def test_a_restart_hands_connections_over_and_is_no_death() -> None:
         assert bed.diary.of(ChildStopped) == [ChildStopped("frontend 0", 1)]
 
 
-@pytest.mark.slow
 async def test_a_restart_in_the_moment_of_a_death_ends_no_connection() -> None:
     async with serving(["keep"]) as (bed, connect):
         client = await connect()
@@ -118,7 +114,6 @@ async def test_a_restart_in_the_moment_of_a_death_ends_no_connection() -> None:
         assert await answer_of(client) == "0 2 1 0 again"
 
 
-@pytest.mark.slow
 async def test_a_drain_waits_for_those_that_wait_for_a_successor() -> None:
     drained = trio.Event()
 
@@ -136,11 +131,10 @@ async def test_a_drain_waits_for_those_that_wait_for_a_successor() -> None:
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
             assert not drained.is_set()
-            os.kill(process_of(bed.fleet.processes.booting[0]).pid, signal.SIGUSR1)
+            bed.fleet.processes.booting[0].signal(signal.SIGUSR1)
             assert await end_of(client) == "0 2 1 0 again"
 
 
-@pytest.mark.slow
 async def test_one_that_was_never_read_is_passed_to_the_successor() -> None:
     async with serving(["stunned", "ready"]) as (bed, connect):
         client = await connect()
@@ -149,7 +143,6 @@ async def test_one_that_was_never_read_is_passed_to_the_successor() -> None:
         await bed.connections.wait_drained()
 
 
-@pytest.mark.slow
 async def test_one_that_was_not_sent_frees_its_slot() -> None:
     async with serving(["stunned"], ["keep"]) as (bed, connect):
         await fill(bed.fleet.processes.ready[0])
@@ -159,7 +152,6 @@ async def test_one_that_was_not_sent_frees_its_slot() -> None:
         assert bed.connections.held.ranks() == {1}
 
 
-@pytest.mark.slow
 async def test_what_was_ended_is_closed_and_its_slot_is_empty() -> None:
     async with serving(["ready"]) as (bed, connect):
         memory = bed.connections.held.handle_starting(0, 0)["connections"]
@@ -173,7 +165,6 @@ async def test_what_was_ended_is_closed_and_its_slot_is_empty() -> None:
         assert await end_of(await connect()) == "0 1 2 0"
 
 
-@pytest.mark.slow
 async def test_more_are_passed_again_than_a_control_socket_holds() -> None:
     async with serving(["keep"]) as (bed, connect):
         clients = [await connect() for _ in range(400)]
@@ -198,21 +189,18 @@ async def waiting_for_a_slow_one() -> AsyncIterator[tuple[Bed, list[socket.socke
         yield bed, clients
 
 
-@pytest.mark.slow
 async def test_a_slow_successor_takes_all_in_the_end() -> None:
     async with waiting_for_a_slow_one() as (bed, clients):
-        os.kill(process_of(bed.fleet.processes.ready[0]).pid, signal.SIGUSR1)
+        bed.fleet.processes.ready[0].signal(signal.SIGUSR1)
         assert {(await answer_of(client)).split()[1] for client in clients} == {"2"}
 
 
-@pytest.mark.slow
 async def test_when_the_successor_dies_in_the_middle_the_next_one_takes_all() -> None:
     async with waiting_for_a_slow_one() as (bed, clients):
         bed.kill(0)
         assert {(await answer_of(client)).split()[1] for client in clients} == {"3"}
 
 
-@pytest.mark.slow
 async def test_what_outlasts_the_grace_of_a_restart_goes_on() -> None:
     times = RuntimeTimes(grace_s=0.05)
     async with serving(["stunned", "ready"], times=times) as (bed, connect):
@@ -222,7 +210,6 @@ async def test_what_outlasts_the_grace_of_a_restart_goes_on() -> None:
         await bed.diary.wait_for(ChildReady, 2)
 
 
-@pytest.mark.slow
 async def test_clients_see_the_end_when_the_successor_has_no_slots() -> None:
     async with serving(["keep", "plain"]) as (bed, connect):
         client = await connect()
@@ -233,7 +220,6 @@ async def test_clients_see_the_end_when_the_successor_has_no_slots() -> None:
         assert bed.connections.held.ranks() == set()
 
 
-@pytest.mark.slow
 async def test_clients_see_the_end_of_the_server() -> None:
     with accepted() as (client, server):
         async with serving(["keep"]) as (bed, _):
@@ -243,7 +229,6 @@ async def test_clients_see_the_end_of_the_server() -> None:
         assert await end_of(client) == ""
 
 
-@pytest.mark.slow
 async def test_without_takeover_a_connection_ends_with_its_process() -> None:
     async with serving(["keep"], takeover=False) as (bed, connect):
         client = await connect()

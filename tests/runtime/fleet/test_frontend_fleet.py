@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import resource
-import select
 import signal
 import socket
 import time
@@ -36,6 +35,7 @@ from triolet.runtime.messages import EngineMembership
 
 from ..acting import (
     ACTING_FRONTEND,
+    ActingKernel,
     Diary,
     acting_settings,
     change_parts,
@@ -45,8 +45,6 @@ from ..acting import (
     running,
 )
 from ..children.acting_frontend import NOTES_AT
-
-pytestmark = pytest.mark.slow
 
 
 async def no_answer(question: ControlQuestion) -> str:
@@ -67,7 +65,7 @@ class Bed:
         settings = attrs.evolve(acting_settings(["none"]), frontends=len(self.acts), **self.changes)
         self.fleet = FrontendFleet(
             module=ACTING_FRONTEND,
-            parts=FleetParts(settings, self.diary, run_id="r"),
+            parts=FleetParts(settings, self.diary, run_id="r", kernel=ActingKernel()),
             settings_text=json.dumps(dict(enumerate(self.acts))),
             engines=lambda: self.engines,
             on_membership=self.diary,
@@ -87,9 +85,7 @@ class Bed:
 
     def kill(self, rank: int) -> None:
         """Kill it; nobody has noticed when this returns."""
-        process = process_of(self.fleet.processes.ready[rank])
-        process.send_signal(signal.SIGKILL)
-        select.select([process.pidfd], [], [])
+        self.fleet.processes.ready[rank].signal(signal.SIGKILL)
 
     async def passed(self) -> str:
         """Pass one connection; "RANK EPOCH" of who took it."""
@@ -178,7 +174,7 @@ async def test_one_that_hangs_is_passed_by() -> None:
 async def test_one_frontend_asks_another() -> None:
     async with open_bed(["asks"], ["ready"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
-        while await bed.passed() != "0 1" and await bed.passed() != "0 2":
+        while not (await bed.passed()).startswith("0 "):
             pass
         while "found" not in (replies := (await facts_of(bed.fleet.processes.ready[0]))["replies"]):
             pass
@@ -252,20 +248,20 @@ async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
     async with open_bed(["late"]) as bed:
         await bed.diary.wait_for(ChildProgress)  # it has its INIT, which knew of no drain
         await bed.connections.drain()
-        os.kill(process_of(bed.fleet.processes.booting[0]).pid, signal.SIGUSR1)
+        bed.fleet.processes.booting[0].signal(signal.SIGUSR1)
         await bed.diary.wait_for(ChildReady)
         while not (facts := await facts_of(bed.fleet.processes.ready[0]))["drains"]:
             assert facts["draining"] == 0
 
 
 async def test_the_last_one_that_keeps_dying_ends_the_fleet() -> None:
-    with pytest.raises(NoFrontendLeft, match="ValueError: told to raise"):
+    with pytest.raises(NoFrontendLeft, match="told to raise"):
         async with open_bed(["raise"]) as bed:
             await trio.sleep_forever()
     (failed,) = bed.diary.of(ChildFailed)
     assert failed == ChildFailed(
         "frontend 0",
-        "it died too often; the last time it exited with code 1: ValueError: told to raise",
+        "it died too often; the last time it exited with code 1: ValueError('told to raise')",
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from triolet.engine.errors import BootRefused
+from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeTimes
@@ -49,7 +50,16 @@ from triolet.runtime.fleet.root import Root, ServePlan, bind_listener
 from ...checkpoints import cancel_at_nth_checkpoint
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again
-from ..acting import ACTING_ENGINE, ACTING_FRONTEND, DEADLINE_S, Diary, acting_settings, facts_of
+from ..acting import (
+    ACTING_ENGINE,
+    ACTING_FRONTEND,
+    DEADLINE_S,
+    ActingKernel,
+    Diary,
+    acting_settings,
+    facts_of,
+    running_kernel,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +131,8 @@ def left_in(runs: pathlib.Path) -> list[str]:
 
 
 @asynccontextmanager
-async def open_bed(plan: ServePlan) -> AsyncIterator[Bed]:
+async def open_bed(plan: ServePlan, kernel: Kernel | None = None) -> AsyncIterator[Bed]:
+    """A root over acting processes; by the real kernel these are processes."""
     diary = Diary()
 
     def tell(event: RunEvent) -> None:
@@ -129,9 +140,9 @@ async def open_bed(plan: ServePlan) -> AsyncIterator[Bed]:
         if not getattr(event, "child", "").startswith("forms"):
             diary(event)
 
-    root = Root(plan, tell)
+    root = Root(plan, tell, kernel=kernel or ActingKernel())
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(root.run, name="root") as service:
+        async with running_kernel(root.kernel), open_service(root.run, name="root") as service:
             yield Bed(root, diary, service.value)
 
 
@@ -159,7 +170,6 @@ async def test_nothing_is_spawned_when_the_port_is_taken(runs: pathlib.Path) -> 
     assert left_in(runs) == []
 
 
-@pytest.mark.slow
 async def test_a_client_is_served_from_the_moment_of_the_start(runs: pathlib.Path) -> None:
     async with open_bed(plan_of()) as bed:
         assert await bed.say() == "0 2 1 0"
@@ -173,7 +183,6 @@ async def test_a_client_is_served_from_the_moment_of_the_start(runs: pathlib.Pat
         find_run()
 
 
-@pytest.mark.slow
 async def test_engines_and_frontends_hear_of_each_other() -> None:
     async with open_bed(plan_of()) as bed:
         await bed.diary.wait_for(ChildReady, 2)
@@ -188,7 +197,6 @@ async def test_engines_and_frontends_hear_of_each_other() -> None:
             pass
 
 
-@pytest.mark.slow
 async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> None:
     async with open_bed(plan_of(engine=["ready", "deaf"])) as bed:
         while len(bed.root.engines.processes.ready) < 2:
@@ -201,7 +209,6 @@ async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> N
     assert all(process.pid > 0 for process in tree.processes)
 
 
-@pytest.mark.slow
 async def test_the_tree_shows_what_still_boots() -> None:
     async with open_bed(plan_of(engine=["ready", "hang"])) as bed:
         while {event.child for event in bed.diary.of(ChildProgress)} < {"engine 0", "engine 1"}:
@@ -215,7 +222,6 @@ async def test_the_tree_shows_what_still_boots() -> None:
     assert places["engine 1"].pid > 0
 
 
-@pytest.mark.slow
 async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
     async with open_bed(plan_of(changes={"spare_engines": 1, "spare_frontends": 1})) as bed:
         fleets = (bed.root.frontends, bed.root.engines)
@@ -233,7 +239,6 @@ async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
         assert {process.pid for process in tree.processes} == bed.root.to_reap()
 
 
-@pytest.mark.slow
 async def test_each_child_is_known_from_its_spawn_on() -> None:
     booting: list[list[str]] = []
     ready: list[str] = []
@@ -250,16 +255,15 @@ async def test_each_child_is_known_from_its_spawn_on() -> None:
                 [f"{f.processes.role} {rank}" for f in fleets for rank in f.processes.booting]
             )
 
-    root = Root(plan_of(), look)
+    root = Root(plan_of(), look, kernel=ActingKernel())
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(root.run, name="root"):
+        async with running_kernel(root.kernel), open_service(root.run, name="root"):
             assert [len(names) for names in booting[:2]] == [1, 2]
             assert booting[1] == ["frontend 0", "engine 0"]
             await all_ready.wait()  # an acting frontend serves without an engine
             assert root.frontends.processes.booting == root.engines.processes.booting == {}
 
 
-@pytest.mark.slow
 async def test_a_drain_serves_out_and_is_told() -> None:
     async with open_bed(plan_of(frontend="keep")) as bed:
         client = await trio.open_tcp_stream("127.0.0.1", int(bed.url.rpartition(":")[2]))
@@ -272,7 +276,6 @@ async def test_a_drain_serves_out_and_is_told() -> None:
         assert not bed.root.any_failed()
 
 
-@pytest.mark.slow
 async def test_a_drain_ends_with_the_grace() -> None:
     async with open_bed(
         plan_of(frontend=["deaf", "ready"], changes={"times": RuntimeTimes(grace_s=0.1)})
@@ -285,7 +288,6 @@ async def test_a_drain_ends_with_the_grace() -> None:
         await bed.root.drain()
 
 
-@pytest.mark.slow
 async def test_what_was_given_up_is_in_the_tree_and_begins_anew_when_told() -> None:
     async with open_bed(plan_of(engine=["raise", "ready"], frontend=["ready", "raise"])) as bed:
         await bed.diary.wait_for(ChildFailed, 2)
@@ -301,7 +303,6 @@ async def test_what_was_given_up_is_in_the_tree_and_begins_anew_when_told() -> N
         await bed.diary.wait_for(ChildFailed, 4)  # they act as before
 
 
-@pytest.mark.slow
 async def test_what_runs_begins_anew_when_told_by_name() -> None:
     async with open_bed(plan_of()) as bed:
         await bed.diary.wait_for(ChildReady, 2)
@@ -312,7 +313,6 @@ async def test_what_runs_begins_anew_when_told_by_name() -> None:
         assert await bed.say()
 
 
-@pytest.mark.slow
 async def test_places_are_as_they_are_now() -> None:
     async with open_bed(plan_of(engine=["ready", "raise"], frontend=["ready", "late"])) as bed:
         await bed.diary.wait_for(ChildFailed)
@@ -330,7 +330,6 @@ async def test_places_are_as_they_are_now() -> None:
         assert places.restart_s > bed.root.plan.settings.engine.boot_timeout_s
 
 
-@pytest.mark.slow
 async def test_what_cannot_be_restarted_is_refused_in_a_sentence() -> None:
     async with open_bed(plan_of(engine=["ready", "ready"])) as bed:
         for place, sentence in (
@@ -342,7 +341,6 @@ async def test_what_cannot_be_restarted_is_refused_in_a_sentence() -> None:
                 await bed.restart(place)
 
 
-@pytest.mark.slow
 async def test_a_lost_engine_is_remembered_for_the_exit_code() -> None:
     async with open_bed(plan_of(engine=["raise", "ready"])) as bed:
         await bed.diary.wait_for(ChildFailed)
@@ -350,7 +348,6 @@ async def test_a_lost_engine_is_remembered_for_the_exit_code() -> None:
         assert await bed.say()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("acts", "error"),
     [
@@ -364,16 +361,17 @@ async def test_a_lost_engine_is_remembered_for_the_exit_code() -> None:
 async def test_what_ends_a_root_comes_bare(
     acts: dict[str, Any], error: type[Exception], runs: pathlib.Path
 ) -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(error):
-        await Root(plan_of(**acts), Diary()).run()
+    with pytest.raises(error):
+        async with open_bed(plan_of(**acts)):
+            await trio.sleep_forever()
     assert left_in(runs) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
 async def test_cancelled_at_any_point_it_leaves_nothing(n: int, runs: pathlib.Path) -> None:
     async def start_and_end() -> None:
-        async with open_service(Root(plan_of(), Diary()).run, name="root"):
+        root = Root(plan_of(), Diary(), kernel=ActingKernel())
+        async with running_kernel(root.kernel), open_service(root.run, name="root"):
             pass
 
     with check_no_leaks(), trio.fail_after(DEADLINE_S):

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from triolet.engine.errors import BootRefused
+from triolet.nurseries.processes.kernel import KERNEL
 from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import LadderTimes
 from triolet.nurseries.processes.spares import SPARE, Readiness, Spares
@@ -85,7 +86,7 @@ class Bed(EngineBed):
 
 @asynccontextmanager
 async def open_bed(*acts: str, count: int = 1, forks: bool = True) -> AsyncIterator[Bed]:
-    bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
+    bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count), KERNEL)
     bed.spares.forks = forks
     async with running(bed.fleet):
         bed.fleet.processes.start_spares()

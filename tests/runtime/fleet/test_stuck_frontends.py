@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import pytest
 import trio
 
-from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.process import LadderTimes
 from triolet.runtime.config import ReplaySettings, RuntimeTimes
 from triolet.runtime.control.calls import EngineState
@@ -17,12 +16,10 @@ from triolet.runtime.events import ChildFailed, ChildReady
 from triolet.transports.takeover.memory import map_slots
 from triolet.transports.takeover.slot import ConnectionSlot, EndForm
 
-from ...nurseries.child_programs import look_again, reap
-from ..acting import facts_of, process_of
+from ...nurseries.child_programs import look_again
+from ..acting import ActingKernel, facts_of
 from ..continuity.test_held_connections import Connect, end_of, serving
 from .test_frontend_fleet import Bed, answer_of
-
-pytestmark = pytest.mark.slow
 
 AT_ONCE = RuntimeTimes(ladder=LadderTimes(ask_s=0, terminate_s=0, kill_s=0.05))
 
@@ -39,11 +36,13 @@ async def serving_alone(replay_wait_s: float) -> AsyncIterator[tuple[Bed, Connec
 @contextmanager
 def stuck(bed: Bed) -> Iterator[None]:
     """Kill the frontend, which is not gone before the block is left."""
-    process = process_of(bed.fleet.processes.ready[0])
-    with kept_from_ending(process.pid):
-        process.send_signal(signal.SIGKILL)
-        bed.fleet.processes.restart(0)
-        yield
+    kernel = bed.fleet.parts.kernel
+    assert isinstance(kernel, ActingKernel)
+    kernel.exits = trio.Event()
+    bed.fleet.processes.ready[0].signal(signal.SIGKILL)
+    bed.fleet.processes.restart(0)
+    yield
+    kernel.exits.set()
 
 
 async def test_its_streams_wait_and_go_on_when_it_is_gone() -> None:
@@ -126,11 +125,9 @@ async def test_an_order_begins_an_empty_home_beside_it() -> None:
         client = await connect()
         assert await answer_of(client) == "0 1 1 0"
         note(bed, 0, b"0 1 1 0, and the rest.", EndForm.UNANSWERED)
-        pid = process_of(bed.fleet.processes.ready[0]).pid
         with stuck(bed):
             await bed.diary.wait_for(ChildFailed)
             bed.fleet.restart(0)
             assert await end_of(client) == ", and the rest."
             await bed.diary.wait_for(ChildReady, 2)
             assert (await facts_of(bed.fleet.processes.ready[0]))["journal"] == "noted: "
-        reap(pid)  # as the reaper of a server

@@ -6,6 +6,7 @@ import signal
 import msgspec
 import pytest
 
+from triolet.nurseries.processes.kernel import KERNEL
 from triolet.runtime.control.calls import ControlCall, ControlQuestion, Signal, SignalOrder
 from triolet.runtime.control.client import ask_run
 from triolet.runtime.control.run_folder import find_run
@@ -34,7 +35,7 @@ def state_of(pid: int) -> str:
 
 @pytest.mark.slow
 async def test_a_process_is_stopped_continued_and_killed() -> None:
-    async with open_bed(plan_of()) as bed:
+    async with open_bed(plan_of(), KERNEL) as bed:
         pid = process_of(bed.root.frontends.processes.ready[0]).pid
         assert await send("frontend 0", Signal.STOP) == SignalOrder("frontend 0", Signal.STOP, pid)
         while state_of(pid) != "T":
@@ -54,7 +55,7 @@ async def test_a_process_is_stopped_continued_and_killed() -> None:
 @pytest.mark.slow
 async def test_a_worker_has_a_place_of_its_own() -> None:
     with dummy_process() as worker:
-        async with open_bed(plan_of(engine=f"workers {worker.pid}")) as bed:
+        async with open_bed(plan_of(engine=f"workers {worker.pid}"), KERNEL) as bed:
             await bed.diary.wait_for(ChildReady, 2)
             assert bed.root.engines.processes.ready[0].targets().keys() == {
                 "engine 0",
@@ -66,7 +67,6 @@ async def test_a_worker_has_a_place_of_its_own() -> None:
             assert worker.wait(10) == -signal.SIGKILL
 
 
-@pytest.mark.slow
 async def test_what_cannot_be_sent_is_refused() -> None:
     async with open_bed(plan_of(engine=["ready", "raise"])) as bed:
         await bed.diary.wait_for(ChildFailed)
