@@ -5,6 +5,7 @@ Connections ask it who a client is and whether work is taken, and say when they 
 
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,14 +40,15 @@ from .metrics import Metrics
 from .openai.option_fields import RANK_HEADER_NAME, ranked
 from .openai.response_id import IdSource
 from .responses.service import ResponseService
-from .responses.store import ResponseStore
 from .root_calls import RootCalls
 from .schema.fields import JsonObject
 from .schema.tables import Body, UnknownFields
 from .settings import LOCAL, MemoryBudget, ServeSettings
-from .streams.executions import ExecutionCall
+from .streams.books import StreamBooks
+from .streams.claims import ClaimCall
 from .streams.foreign import ForeignStreams
 from .streams.keyed import KeyedRequests
+from .streams.service import Streams
 from .totals import Totals
 from .viewers import Viewers
 
@@ -84,7 +86,8 @@ class Application:
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
-    store: ResponseStore = attrs.field(init=False)
+    books: StreamBooks = attrs.field(init=False)
+    streams: Streams = attrs.field(init=False)
     inputs: MemoryBudget = attrs.field(init=False)
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
@@ -130,28 +133,20 @@ class Application:
         self.inputs = MemoryBudget(settings.limits.input_bytes_max)
         self.ids = IdSource(self.foreign.rank)
         epoch = self.foreign.epoch
-        self.store = ResponseStore(settings.limits, self._note_change, self.journal, epoch)
+        self.books = StreamBooks(settings.limits, self._note_change, self.journal, epoch)
         self.foreign.carry_out = self.carry_out
         self.keyed = KeyedRequests(self.foreign)
-        self.responses = ResponseService(
+        self.streams = Streams(
             self.generator,
             settings,
-            self.store,
+            self.books,
             self.foreign,
             self.ids,
             self.check_accepting,
             self.answer_format,
         )
-        self.completions = CompletionService(
-            self.generator,
-            settings,
-            self.foreign,
-            self.ids,
-            self.check_accepting,
-            self.responses.start,
-            self.store,
-            self.answer_format,
-        )
+        self.responses = ResponseService(self.streams)
+        self.completions = CompletionService(self.streams)
         self.totals = Totals(self.generator, self.counters)
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
         self.keep_alive = KeepAlive(settings.sse_keep_alive_s)
@@ -222,8 +217,8 @@ class Application:
 
         A reader that was cut off finds it for `keep_s`. Cancelled meanwhile: all is aborted.
         """
-        self.store.adopted_until_s = trio.current_time() + keep_s
-        self.store.adopted_keep_s = keep_s
+        self.books.adopted_until_s = trio.current_time() + keep_s
+        self.books.adopted_keep_s = keep_s
         of_completions, others = list[AdoptedStream](), list[AdoptedStream]()
         for stream in streams:
             is_one = stream.surface == COMPLETIONS
@@ -233,12 +228,12 @@ class Application:
 
     async def carry_out(self, call: ForeignCall) -> Any:
         """Do what another frontend asks for, or this one. Raises `ApiError`."""
-        asked, after = (call.response_id, call.principal), call.starting_after
-        if call.verb is ForeignVerb.CHUNKS:
-            return await self.completions.read_batch(*asked, None if after is None else str(after))
-        if call.verb is ForeignVerb.EXECUTION and is_completion(call.response_id):
-            execution = msgspec.json.decode(call.text, type=ExecutionCall)
-            return await self.completions.look_up(*asked, execution)
+        if call.verb is ForeignVerb.CLAIM:
+            claim = msgspec.json.decode(call.text, type=ClaimCall)
+            return self.books.claims.handle_claim(claim, time.monotonic_ns())
+        is_execution = call.verb is ForeignVerb.EXECUTION
+        if call.verb is ForeignVerb.CHUNKS or (is_execution and is_completion(call.response_id)):
+            return await self.completions.carry_out(call)
         return await self.responses.carry_out(call)
 
     async def wait_drain_begun(self) -> None:
@@ -318,9 +313,8 @@ class Application:
             await self._wait_idle()
         for scope in list(self._connections):
             scope.cancel("the drain's grace is over")
-        for response in self.store.running():
-            response.cancel("the drain's grace is over")
-        self.completions.cancel_all("the drain's grace is over")
+        self.responses.store.cancel_all("the drain's grace is over")
+        self.completions.store.cancel_all("the drain's grace is over")
         await self._wait_idle()
 
     def _note_change(self) -> None:
@@ -329,7 +323,8 @@ class Application:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._connections or self.store.active or self.completions.active)
+        runs = self.responses.store.active or self.completions.store.active
+        return bool(self._connections or runs)
 
     async def _wait_idle(self) -> None:
         while self._is_busy:
@@ -369,7 +364,7 @@ class Call:
             self.application.check_accepting()
 
     def claim(self, draw: Callable[[], str]) -> str:
-        return self.connection.claim(draw, self.application.store.executions.was_unknown)
+        return self.connection.claim(draw, self.application.books.executions.was_unknown)
 
     def is_known(self) -> bool:
         """Whether it came with a key, or none is needed; for routes that are open."""

@@ -59,6 +59,7 @@ RUN_BY_TESTS = {
     "triolet.api.commands.entry_points",
     "triolet.api.completions.service",
     "triolet.api.responses.service",
+    "triolet.api.streams.service",
     "triolet.api.websocket.session",
     "triolet.bench.entry_points",
     "triolet.bench.serving.transformers_process",

@@ -14,17 +14,23 @@ import trio
 
 from ...engine.messages import FinishReason
 from ...runtime.frontend.generation import GenerationFacts, GenerationStream
+from ...runtime.journal.journal import Journal
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ..access_log import Generated
-from ..errors import ApiError, engine_error, frontends_died
+from ..errors import ApiError, engine_error
 from ..openai.chat import AnsweredPrompt
+from ..openai.responses_request import json_bytes
 from ..schema.fields import JsonObject
-from ..streams.served_stream import Admit, Owner, ServedStream
+from ..streams.books import StreamBooks
+from ..streams.executions import COME_AGAIN
+from ..streams.served_stream import Admit, ServedStream, Wake
 from ..streams.stream_reader import StreamReader
 from .cursor import CompletionCursor
 from .order import CompletionOrder, Opened
 from .record import ChoiceRecord, CompletionRecord
 
+# Size of a kept completion beside its request and its output; an estimate.
+COMPLETION_BYTES = 4096
 # How many tokens of each choice another frontend gets at once.
 BATCH_TOKENS_MAX = 256
 
@@ -42,8 +48,6 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     order: CompletionOrder
     record: CompletionRecord = attrs.field(factory=lambda: CompletionRecord([]), init=False)
-    # The client has had all of it.
-    is_over: bool = attrs.field(default=False, init=False)
     # The completion was cut before its end.
     is_cut: bool = attrs.field(default=False, init=False)
     # A source for each prompt, with its choices, while they are generated; and the sources with
@@ -78,31 +82,35 @@ class ServedCompletion(ServedStream[CompletionReader]):
         choices = [each.whole() for each in record.choices]
         return self.order.answer(choices[0].prompt).whole(choices, record.usage)
 
+    # ---- how it is kept
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep it."""
+        return COMPLETION_BYTES + json_bytes(self.order.values) + self.record.size_bytes
+
+    def kept_s(self, books: StreamBooks) -> float:
+        """How long it is kept after its end; what was cut is no answer."""
+        if self.is_cut:
+            return 0.0
+        if self.order.is_keyed:
+            return books.kept_s(is_wanted=True, is_adopted=False)
+        return math.inf if self.keep_s > 0 else 0.0
+
+    def note_end(self, journal: Journal, ended_ns: int) -> None:
+        """Forget what is no answer: the next life is not to look for one."""
+        if self.record.error is not None and self.record.error.status == COME_AGAIN:
+            journal.forget(*self.order.names)
+
     # ---- its task
 
-    async def run(
-        self,
-        owner: Owner["ServedCompletion"],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Background task `completion`: from the prompts to the end; started when it is admitted.
-
-        Raises `ApiError` when it is not admitted; afterwards nothing: a failure is its end.
-        Cancellation: its requests are aborted.
-        """
-        await self._live(owner, self._generate, task_status)
-
     async def _generate(self, admit: Admit) -> None:
-        """Holds the streams open until the end; readers pull from them."""
+        """Hold the streams open until the end; readers pull from them."""
         async with AsyncExitStack() as stack:
             order, adoption = self.order, self.adoption
-            reopening = order.open(stack) if adoption is None else order.reopen(stack, adoption)
-            opened = await reopening
+            opening = order.open(stack) if adoption is None else order.reopen(stack, adoption)
+            opened = await opening
             admit()
-            if opened is None:
-                self._end(frontends_died("completion", "completion_lost"))
-                return
             self._begin(opened)
             for source in self._sources:
                 source.stream.listen(source)
@@ -126,7 +134,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     def generated(self) -> Generated:
         """The result so far, for the access log."""
-        name = self.order.completion_id
+        name = self.order.stream_id
         return Generated.of(name, self.record.why, self.facts, self.admitted_at)
 
     def _finish(self) -> None:
@@ -218,12 +226,16 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     @contextmanager
     def reading(
-        self, position: str | None = None, *, is_last: bool = True, has_ids: bool = True
+        self,
+        position: str | None = None,
+        wake: Wake | None = None,
+        *,
+        is_client: bool = True,
+        has_ids: bool = True,
     ) -> Iterator["CompletionReader"]:
-        """Read in this block, from behind the frame of this id; what is taken in it was sent.
+        """Read in this block, from behind the frame of this id; see `ServedStream.reading`.
 
-        With `is_last` it is over when all was; `has_ids` puts ids into the frames. Raises
-        `ApiError` for an id that is not there yet, or when too many read already.
+        What a client takes in it was sent. `has_ids` puts ids into the frames.
         """
         options = self.order.request.options
         cursor = CompletionCursor(
@@ -235,13 +247,13 @@ class ServedCompletion(ServedStream[CompletionReader]):
         )
         if position is not None:
             cursor.go_behind(position)
-        with self._attached(CompletionReader(self, cursor)) as reader:
+        with self._attached(CompletionReader(self, cursor, wake)) as reader:
             yield reader
-            self.is_over |= cursor.is_done and is_last
+            self.is_over |= cursor.is_done and is_client
 
-    def reading_on(self, position: str | None) -> AbstractContextManager[CompletionReader]:
-        """Read, and it is not over for that."""
-        return self.reading(position, is_last=False)
+    def reading_first(self, position: str | None) -> AbstractContextManager[CompletionReader]:
+        """Read in this block, for the client whose order it is."""
+        return self.reading(position, has_ids=self.order.is_kept)
 
     def batch_parts(self, reader: CompletionReader) -> list[str]:
         """Frames, as one text."""

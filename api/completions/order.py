@@ -3,6 +3,7 @@
 One stream of the runtime for each prompt; their requests are named after the completion.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
@@ -11,7 +12,7 @@ import msgspec
 
 from ...engine.request_options import RequestOptions
 from ...engine.sampling_params import SamplingParams
-from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.frontend.generation import GenerationStream
 from ...runtime.journal.journal import AdmissionNote
 from ...runtime.text.answer_format import AnswerFormat
 from ...runtime.text.outputs import Usage
@@ -32,6 +33,7 @@ from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..openai.tool_use import with_form_behind
 from ..schema.fields import JsonObject
 from ..streams.adoption import Adoption, KeptRequest
+from ..streams.served_stream import Order
 from .record import ChoiceRecord
 
 SURFACE = "completions"
@@ -58,35 +60,44 @@ Opened = list[tuple[GenerationStream | None, AnsweredPrompt]]
 
 
 @attrs.define(eq=False, kw_only=True)
-class CompletionOrder:
-    """Request of a client, whose body came as `values`; `created` is Unix seconds."""
+class CompletionOrder(Order):
+    """Order of a completion, whose body came as `values`; `created` is Unix seconds."""
 
-    completion_id: str
     created: int
-    principal: str
     request: ChatRequest | CompletionsRequest
-    generator: Generator
     values: JsonObject
     # Options of the request, where the server has not changed them.
     options: RequestOptions = attrs.field(
         default=attrs.Factory(lambda self: self.request.options.runtime, takes_self=True)
     )
-    # The request has an idempotency key, whose claim it holds.
-    is_keyed: bool = False
-    # Streams of the request are written down for a successor of this frontend.
-    is_noted: bool = False
+
+    @property
+    def keep_s(self) -> float:
+        return self.request.options.keep_s
+
+    def goes_on_s(self, resume_keep_s: float) -> float:
+        """How long it goes on without readers; with a key, for as long as it takes."""
+        return math.inf if self.is_keyed else self.keep_s
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.request.options.stream
+
+    @property
+    def is_read_again(self) -> bool:
+        return self.is_streamed
 
     @property
     def is_kept(self) -> bool:
         """Whether its client may come back to read on, so that frames have ids."""
-        return self.is_keyed or self.request.options.keep_s > 0
+        return self.is_keyed or self.keep_s > 0
 
     @property
     def names(self) -> list[str]:
         """Names of the requests for its prompts."""
         if isinstance(self.request, ChatRequest):
-            return [self.completion_id]
-        return [f"{self.completion_id}-{place}" for place in range(len(self.request.prompts))]
+            return [self.stream_id]
+        return [f"{self.stream_id}-{place}" for place in range(len(self.request.prompts))]
 
     @property
     def choice_count(self) -> int:
@@ -115,7 +126,7 @@ class CompletionOrder:
         match self.request:
             case MessagesRequest() as request:
                 is_open = prompt is not None and self._is_opened(request, prompt)
-                name, model = self.completion_id, self.generator.model_name
+                name, model = self.stream_id, self.generator.model_name
                 return MessageAnswer(name, model, request, is_open=is_open)
             case ChatRequest() as request:
                 return self.chat_answer(request, prompt)
@@ -146,13 +157,13 @@ class CompletionOrder:
         messages, tools = None, request.tools
         if tools.is_on or tools.answer_format.parts_reasoning:
             messages = ChatMessages(
-                self.completion_id,
+                self.stream_id,
                 tools,
                 is_open=prompt is not None and self._is_opened(request, prompt),
                 shows_reasoning=request.with_reasoning and tools.answer_format.parts_reasoning,
             )
         return ChatAnswer(
-            completion_id=self.completion_id,
+            completion_id=self.stream_id,
             created=self.created,
             model=self.generator.model_name,
             with_token_ids=request.options.token_ids,
@@ -166,7 +177,7 @@ class CompletionOrder:
         """The same of completions."""
         top = request.sampling.prompt_logprobs if request.with_prompt_logprobs else None
         return CompletionsAnswer(
-            completion_id=self.completion_id,
+            completion_id=self.stream_id,
             created=self.created,
             model=self.generator.model_name,
             with_token_ids=request.options.token_ids,
@@ -206,15 +217,10 @@ class CompletionOrder:
             opened.append((stream, AnsweredPrompt(ids, await self.echoed(place))))
         return opened
 
-    async def reopen(self, stack: AsyncExitStack, adoption: Adoption) -> Opened | None:
-        """Go on with all streams until the stack is left; None if two lives have died of one."""
-        parts = adoption.parts
-        if any(part.generation is None for part in parts):
-            for part in parts:
-                part.close()
-            return None
+    async def reopen(self, stack: AsyncExitStack, adoption: Adoption) -> Opened:
+        """Go on with all streams until the stack is left."""
         opened = Opened()
-        for place, part in enumerate(parts):
+        for place, part in enumerate(adoption.parts):
             stream = await stack.enter_async_context(part.open())
             stream.deadline = adoption.admitted_at + self.request.options.runtime.deadline_s
             opened.append(
@@ -231,7 +237,7 @@ class CompletionOrder:
             self.options,
             request_id=name,
             principal=self.principal,
-            streaming=self.request.options.stream,
+            streaming=self.is_streamed,
             note=self._note(name, place) if self.is_noted else None,
         )
 

@@ -3,19 +3,21 @@
 Its record numbers each event by the tokens alone; `streams.served_stream` has its life.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import partial
-from typing import ClassVar, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from typing import ClassVar
 
 import attrs
+import msgspec
 import trio
 
+from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...engine.request_options import RequestOptions
-from ...runtime.frontend.generation import GenerationFacts, GenerationStream, Generator
-from ...runtime.journal.journal import AdmissionNote
+from ...runtime.frontend.generation import GenerationFacts, GenerationStream
+from ...runtime.journal.journal import AdmissionNote, Journal
 from ...runtime.text.outputs import GenerationOutput, Usage
 from ...runtime.text.prompts import Prompt
 from ..access_log import Generated
@@ -24,21 +26,59 @@ from ..openai.response_events import Ending, Event, Part, Status, ending_of, eve
 from ..openai.responses_request import ResponseRequest
 from ..openai.tool_use import with_form_behind
 from ..schema.fields import JsonObject
-from ..streams.served_stream import Admit, Owner, ServedStream
+from ..streams.adoption import Adoption, is_long
+from ..streams.books import StreamBooks
+from ..streams.served_stream import Admit, Order, ServedStream, Wake
 from ..streams.stream_reader import StreamReader
-from .history import Conversation, prompt_alone, prompt_of
+from .adoption import SURFACE, KeptEnding, KeptResponseRequest, first_tokens
+from .history import Conversation, prompt_alone, prompt_of, with_output
 from .record import ResponseRecord
 from .record_reader import RecordReader
 
 # Limit of one batch of events; a lane's buffer has as many.
 BATCH_CHARACTERS_MAX = 64 * 2**10
+# Size of an ended response beside its conversation; an estimate.
+RESPONSE_BYTES = 4096
 
 
-class Store(Owner["Response"], Protocol):
-    """Owner of responses, known here from their admission on."""
+@attrs.define(eq=False, kw_only=True)
+class ResponseOrder(Order):
+    """Order of a response; with `streaming` off its output comes all at once."""
 
-    def note_of(self, response: "Response", /) -> AdmissionNote | None:
-        """The record of an admission that a successor of this frontend is to find."""
+    request: ResponseRequest
+    streaming: bool = True
+    # The socket session that asks; "" over HTTP.
+    asked_in: str = ""
+    # Options of the request, where the server has not changed them.
+    options: RequestOptions = attrs.field(
+        default=attrs.Factory(lambda self: self.request.options, takes_self=True)
+    )
+
+    @property
+    def session(self) -> str:
+        return "" if self.request.store else self.asked_in
+
+    @property
+    def keep_s(self) -> float:
+        return self.request.keep_s
+
+    def goes_on_s(self, resume_keep_s: float) -> float:
+        """How long it goes on without readers.
+
+        The client of one with a key is expected to send it again: a whole answer is made for that,
+        as its client cannot say where it stopped reading.
+        """
+        if not self.is_keyed:
+            return self.request.keep_s
+        return max(self.request.keep_s, resume_keep_s) if self.request.stream else math.inf
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.request.stream
+
+    @property
+    def is_background(self) -> bool:
+        return self.request.background
 
 
 @attrs.define(eq=False)
@@ -46,28 +86,15 @@ class ResponseReader(StreamReader[RecordReader, list[Part]]):
     """Reads events of one response."""
 
 
-Wake = Callable[[ResponseReader], None]
-
-
 @attrs.define(eq=False)
 class Response(ServedStream[ResponseReader]):
-    """A response. `conversation` is its whole input; `session` is the one socket session that may
-    continue it, when it is not to be stored; with `streaming` off its output comes all at once.
-    """
+    """A response. `conversation` is its whole input."""
 
     noun: ClassVar[str] = "response"
 
+    order: ResponseOrder
     record: ResponseRecord
-    principal: str
     conversation: Conversation
-    session: str = ""
-    streaming: bool = True
-    # Options of the request, where the server has not changed them.
-    options: RequestOptions = attrs.field(
-        default=attrs.Factory(lambda self: self.request.options, takes_self=True)
-    )
-    # The request has an idempotency key, whose claim this response holds.
-    is_keyed: bool = False
     # Prompt for the model, until it is asked, where that is not the whole conversation.
     prompt: Prompt | None = None
     # The conversation that it continues, until its admission was noted.
@@ -80,18 +107,20 @@ class Response(ServedStream[ResponseReader]):
     _granted: int = attrs.field(default=0, init=False)
     # The prompt has opened the model's reasoning.
     is_opened: bool = attrs.field(default=False, init=False)
+    # The conversation that the next response continues, once it was asked for at the end.
+    _continued: Conversation | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.keep_s, self.is_background = self.request.keep_s, self.request.background
         self.deadline_s = self.scope.deadline = self.request.deadline_s
+        self.keep_s = self.request.keep_s
 
     @property
     def response_id(self) -> str:
-        return self.record.events.response_id
+        return self.order.stream_id
 
     @property
     def request(self) -> ResponseRequest:
-        return self.record.events.request
+        return self.order.request
 
     @property
     def names(self) -> dict[str, str]:
@@ -128,26 +157,88 @@ class Response(ServedStream[ResponseReader]):
         if granted is not None and credit > granted:
             self.grant(credit - granted)
 
+    # ---- how it is kept
+
+    @property
+    def continued(self) -> Conversation:
+        """The conversation that the next response continues, of one that has ended."""
+        if self._continued is None:
+            self._continued = with_output(self.conversation, self.record)
+        return self._continued
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep it."""
+        size_bytes = self.continued.size_bytes + self.request.extra_bytes
+        return RESPONSE_BYTES + size_bytes + self.record.extra_bytes
+
+    def kept_s(self, books: StreamBooks) -> float:
+        """How long it is kept after its end."""
+        order, is_adopted = self.order, self.adoption is not None
+        is_wanted = self.request.store or order.session or order.is_keyed
+        return books.kept_s(is_wanted=bool(is_wanted), is_adopted=is_adopted)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a successor is to go on with it, so that it is written down as it comes."""
+        is_wanted = self.order.streaming or self.order.is_background or self.keep_s > 0
+        return is_wanted or is_long(self.request.sampling)
+
+    def _note(self) -> AdmissionNote:
+        """Note for its admission."""
+        order = self.order
+        kept = KeptResponseRequest(
+            values=self.request.values,
+            before=self.before,
+            session=order.session,
+            is_keyed=order.is_keyed,
+        )
+        return AdmissionNote(
+            name=order.stream_id,
+            surface=SURFACE,
+            body=msgspec.json.encode(kept),
+            created_at=self.record.events.created_at,
+            is_resumable=self.is_resumable,
+        )
+
+    def note_end(self, journal: Journal, ended_ns: int) -> None:
+        """Write down how it ended, behind which token, and for whom it is kept."""
+        ending = self.record.ending
+        assert ending is not None
+        kept = KeptEnding(
+            ending=ending,
+            token_count=self.record.token_count,
+            ended_ns=ended_ns,
+            is_stored=self.request.store,
+            session=self.order.session,
+            is_keyed=self.order.is_keyed,
+            is_opened=self.is_opened,
+        )
+        journal.end(self.response_id, msgspec.json.encode(kept))
+
+    def end_again(self, generation: GenerationStream, kept: KeptEnding) -> None:
+        """Read all that came in a life before, up to the end; what came behind was never shown."""
+        if kept.is_opened:
+            self.open_reasoning()
+        record = self.record
+        if self.request.generate:
+            with suppress(EngineError):  # so it ended
+                while (output := generation.take_nowait()) is not None:
+                    room = kept.token_count - record.token_count
+                    is_whole = len(output.token_ids) <= room
+                    record.append(output if is_whole else first_tokens(output, room))
+                    if output.finish_reason is not None:
+                        break
+            record.inexact_from = generation.choices[0].inexact_from
+        self.adoption = Adoption(self.admitted_at, ended_ns=kept.ended_ns)
+        self.end(kept.ending)
+
     # ---- its task
 
-    async def run(
-        self,
-        generator: Generator,
-        store: Store,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Background task `response`: from the prompt to the end; started when it is admitted.
-
-        Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
-        response's end. Cancellation: the request is aborted, the response ends as cancelled.
-        """
-        await self._live(store, partial(self._generate, generator, store), task_status)
-
-    async def _generate(self, generator: Generator, store: Store, admit: Admit) -> None:
-        """Holds the stream open until the end; readers pull from it."""
+    async def _generate(self, admit: Admit) -> None:
+        """Hold the stream open until the end; readers pull from it."""
         if self.adoption is None:
-            opening = await self._open(generator, store)
+            opening = await self._open()
         else:
             opening = self.adoption.parts[0].open()
         async with opening as stream:
@@ -155,7 +246,10 @@ class Response(ServedStream[ResponseReader]):
             try:
                 if self._granted:
                     stream.grant(self._granted)
-                self.note_prompt(generator, stream)
+                answers = self.request.tools.answer_format
+                token_bytes = self.order.generator.token_bytes
+                if answers.is_opened(stream.prompt_token_ids, token_bytes):
+                    self.open_reasoning()
                 admit()
                 stream.listen(self)
                 self.on_output(stream.has_end)
@@ -164,35 +258,29 @@ class Response(ServedStream[ResponseReader]):
                 self.pull()
                 self._facts, self._stream = stream.facts, None
 
-    def note_prompt(self, generator: Generator, stream: GenerationStream) -> None:
-        """Note where the answer begins: the prompt may have opened the model's reasoning."""
-        answers = self.request.tools.answer_format
-        if answers.is_opened(stream.prompt_token_ids, generator.token_bytes):
-            self.open_reasoning()
-
     def open_reasoning(self) -> None:
         """Before the first token."""
         self.is_opened = True
         self.record.open_reasoning()
 
-    async def _open(
-        self, generator: Generator, store: Store
-    ) -> AbstractAsyncContextManager[GenerationStream]:
-        request, options, note = self.request, self.options, store.note_of(self)
+    async def _open(self) -> AbstractAsyncContextManager[GenerationStream]:
+        order, request = self.order, self.request
+        generator, options = order.generator, order.options
+        note = self._note() if order.is_noted else None
         prompt, self.prompt = self.prompt, None
         request.values, self.before = {}, None  # needed no more
         prompt = prompt or prompt_of(self.conversation, *request.prompt_parts)
         sampling = request.sampling if request.generate else prompt_alone(request.sampling)
         is_call, whole = request.form_field == "tools", (generator, prompt, sampling, request.tools)
-        asked = await with_form_behind(*whole, is_call=is_call, principal=self.principal)
+        asked = await with_form_behind(*whole, is_call=is_call, principal=order.principal)
         prompt, sampling = asked
         return generator.generate(
             prompt,
             sampling,
             options if request.generate else options.changed(credit=None),
             request_id=self.response_id,
-            principal=self.principal,
-            streaming=self.streaming and request.generate,
+            principal=order.principal,
+            streaming=order.streaming and request.generate,
             note=note,
         )
 
@@ -253,23 +341,15 @@ class Response(ServedStream[ResponseReader]):
 
     @contextmanager
     def reading(
-        self,
-        starting_after: int | None = None,
-        wake: Wake | None = None,
-        *,
-        with_notices: bool = True,
+        self, position: int | None = None, wake: Wake | None = None, *, is_client: bool = True
     ) -> Iterator[ResponseReader]:
-        """Read in this block, from behind this number. `wake` is called when there is more.
+        """Read in this block, from behind this number; see `ServedStream.reading`.
 
-        Raises `ApiError` for a number that is not there yet, or when too many read already.
+        Notices are for the client alone.
         """
-        cursor = RecordReader.behind(self.record, starting_after, with_notices=with_notices)
+        cursor = RecordReader.behind(self.record, position, with_notices=is_client)
         with self._attached(ResponseReader(self, cursor, wake)) as reader:
             yield reader
-
-    def reading_on(self, position: int | None) -> AbstractContextManager[ResponseReader]:
-        """Read without notices."""
-        return self.reading(position, with_notices=False)
 
     def batch_parts(self, reader: ResponseReader) -> list[Event]:
         """Events, built."""

@@ -17,8 +17,6 @@ from ..anthropic.messages_request import (
 )
 from ..application import Call
 from ..completions.cursor import POSITION_CHARACTERS_MAX
-from ..completions.order import CompletionOrder
-from ..completions.service import Reader
 from ..errors import completion_not_found, to_api_error
 from ..http.connection import HttpConnection
 from ..openai.completion_requests import (
@@ -31,8 +29,14 @@ from ..openai.completion_requests import (
 )
 from ..schema.fields import JsonObject, TextKind
 from ..schema.tables import Field, Query
-from .idempotency import answer_again, keyed_request
-from .responses import RESUME_HEADERS
+from .orders import (
+    RESUME_HEADERS,
+    OrderCall,
+    Reader,
+    keyed_request,
+    position_of,
+    send_frames,
+)
 
 MESSAGES_PATH = "/v1/messages"
 # Position to read a stream on from; see `completions.cursor`.
@@ -109,71 +113,15 @@ async def _create(call: Call, read: Callable[..., ChatRequest]) -> None:
 
 
 async def _answer(call: Call, request: ChatRequest | CompletionsRequest, body: JsonObject) -> None:
-    """Execute it, or answer as the one did that had its key; with a key it goes on when the client
-    leaves.
-    """
-    connection, completions = call.connection, call.application.completions
-    keyed = keyed_request(call, body)
+    keyed, completions = keyed_request(call, body), call.application.completions
     asked = (request, call.principal, body, call.claim)
     order = completions.order(*asked, is_keyed=keyed is not None)
-    with connection.cancel_when_client_leaves():
-        if keyed is None:
-            await _execute(call, order)
-            return
-
-        async def answer(found_id: str) -> None:
-            connection.access.note_id(found_id)
-            async with completions.read(found_id, call.principal, _position(connection)) as reader:
-                await _send_chunks(call, reader)
-
-        own_id, is_streamed = order.completion_id, request.options.stream
-        with call.application.store.executions.pending(own_id):
-            # A claim of a request that was admitted here is enough: its home need not be up.
-            is_own = completions.has(own_id, call.principal)
-            if is_own or not await answer_again(
-                call, keyed, own_id, answer if is_streamed else None
-            ):
-                await _execute(call, order)
-
-
-async def _execute(call: Call, order: CompletionOrder) -> None:
-    connection, completions = call.connection, call.application.completions
-    if order.request.options.stream:
-        is_begun = connection.state.is_begun
-        opening = completions.open(order, _position(connection), must_be_begun=is_begun)
-        async with opening as reader:
-            connection.access.generation = reader.stream.generated
-            await _send_chunks(call, reader)
-    else:
-        async with completions.answer(order) as completion:
-            connection.access.generation = completion.generated
-            await connection.answer_json(200, completion.whole())
-
-
-def _position(connection: HttpConnection) -> str | None:
-    """Position behind which a stream goes on that another process has begun."""
-    position = connection.state.position
-    assert position is None or isinstance(position, str)
-    return position
+    await OrderCall(call, completions, order, _send_chunks).carry_out(keyed)
 
 
 async def _send_chunks(call: Call, reader: Reader) -> None:
     """Send everything that a reader reads. A failure is an error event, which SDKs raise."""
-    connection = call.connection
-    await connection.start_events()
-    if connection.is_head:  # and nothing is to be read
-        await connection.end_events()
-        return
-    frames = b""
-    with call.application.keep_alive.watching(connection, reader.wake_up):
-        while not reader.done.is_set():
-            if frames:
-                await connection.send_events(frames, reader.position)
-            else:
-                await call.application.keep_alive.send_due(connection)
-            await reader.wait_ready()
-            frames = reader.take()
-    await connection.end_events(frames)
+    await send_frames(call, reader, reader.take)
 
 
 async def resume_chat_completion(call: Call) -> None:
@@ -203,10 +151,10 @@ async def resume_message(call: Call) -> None:
 async def _resume(call: Call, kind: str, query: dict[str, Any]) -> None:
     if not call.resource_id.startswith(f"{kind}_"):
         raise completion_not_found(call.resource_id)
-    after = _position(call.connection) or query["starting_after"]
+    after = position_of(call.connection) or query["starting_after"]
     asked = (call.resource_id, call.principal, after)
     call.connection.access.note_id(call.resource_id)
     with call.connection.cancel_when_client_leaves():
-        is_last = not call.connection.is_head
-        async with call.application.completions.read(*asked, is_last=is_last) as reader:
+        is_client = not call.connection.is_head
+        async with call.application.completions.read(*asked, is_client=is_client) as reader:
             await _send_chunks(call, reader)

@@ -4,30 +4,29 @@ Thin shells: bodies are validated and events built by pure modules, responses ru
 here is the waiting. A client that leaves is a reader less.
 """
 
-from contextlib import AsyncExitStack
-from functools import partial
-
 import trio
 
 from ...runtime.messages import ForeignVerb
 from ..application import Application, Call
 from ..errors import ApiError, bad_field
-from ..http.connection import HttpConnection
-from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
+from ..openai.responses_request import ResponseRequest, read_response_request
 from ..openai.sse import event_frame
 from ..responses.history import Conversation, input_items
-from ..responses.response import Response, ResponseReader
-from ..responses.service import Reader
+from ..responses.response import ResponseReader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query
-from ..streams.claims import KeyedRequest
-from .idempotency import answer_again, keyed_request
+from .orders import (
+    RESUME_HEADERS,
+    OrderCall,
+    Reader,
+    keyed_request,
+    position_of,
+    send_frames,
+)
 
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
-# Browsers' way to say where a stream was cut.
-RESUME_HEADERS = {"last-event-id": "starting_after"}
 GET_QUERY = Query(
     {
         "stream": Field(FlagKind(), "Whether to send its events instead of what it is now."),
@@ -53,33 +52,16 @@ async def create_response(call: Call) -> None:
 
     Raises `ApiError` before the answer has begun.
     """
-    connection, application, principal = call.connection, call.application, call.principal
     call.check_accepting()
     body = await call.read_order()
     keyed = keyed_request(call, body)
-    request = _read(application, body)
-    if keyed is not None:
-        await _create_keyed(call, request, keyed)
-        return
-    response_id = call.claim(application.ids.draw_response_id)
-    opening = partial(
-        application.responses.open,
-        request,
-        principal,
-        response_id=response_id,
-        must_be_begun=connection.state.is_begun,
+    request, responses = _read(call.application, body), call.application.responses
+    # A whole answer may outlive its client, and have readers then.
+    has_readers = request.stream or request.background or (keyed is None and request.keep_s > 0)
+    order = responses.order(
+        request, call.principal, call.claim, streaming=has_readers, is_keyed=keyed is not None
     )
-    if request.stream:
-        with connection.cancel_when_client_leaves():
-            async with opening() as response:
-                await _stream(connection, application, response)
-    elif request.background:
-        async with opening() as response:
-            connection.access.note_id(response.response_id)
-            snapshot = response.record.snapshot()
-        await connection.answer_json(200, snapshot)
-    else:
-        await _answer_whole(connection, application, principal, request)
+    await OrderCall(call, responses, order, _send_events).carry_out(keyed)
 
 
 def _read(application: Application, body: JsonObject) -> ResponseRequest:
@@ -105,98 +87,16 @@ async def count_input_tokens(call: Call) -> None:
     await call.connection.answer_json(200, answer)
 
 
-async def _create_keyed(call: Call, request: ResponseRequest, keyed: KeyedRequest) -> None:
-    """Execute it, or answer as the one that did; it goes on when the client leaves."""
-    application, principal, connection = call.application, call.principal, call.connection
-    responses, response_id = application.responses, call.claim(application.ids.draw_response_id)
-    is_whole = not (request.stream or request.background)
-
-    async def answer(found_id: str) -> None:
-        connection.access.note_id(found_id)
-        if request.stream:
-            resume = ResumeRequest(response_id=found_id, starting_after=_position(connection))
-            async with responses.read(resume, principal) as reader:
-                await _send_events(connection, application, reader)
-        else:
-            found = await responses.ask(ForeignVerb.GET, found_id, principal, kind=JsonObject)
-            await connection.answer_json(200, found)
-
-    pending = application.store.executions.pending(response_id)
-    with connection.cancel_when_client_leaves(), pending:
-        # A claim of a request that was admitted here is enough: its home need not be up.
-        if application.store.begun(response_id) is None and await answer_again(
-            call, keyed, response_id, None if is_whole else answer
-        ):
-            return
-        async with responses.open(
-            request,
-            principal,
-            response_id=response_id,
-            streaming=not is_whole,
-            is_keyed=True,
-            must_be_begun=connection.state.is_begun,
-        ) as response:
-            if request.stream:
-                await _stream(connection, application, response)
-                return
-            connection.access.generation = response.generated
-            if is_whole:
-                await response.wait_ended()
-        await connection.answer_json(200, response.whole())
-
-
-async def _answer_whole(
-    connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
-) -> None:
-    responses, response_id = application.responses, connection.state.claimed
-    async with AsyncExitStack() as sent:
-        with connection.cancel_when_client_leaves():
-            # The response may outlive this client, and have readers then, or its frontend has died.
-            if request.keep_s > 0 or application.store.begun(response_id) is not None:
-                opening = responses.open(request, principal, response_id=response_id)
-                response = await sent.enter_async_context(opening)
-                connection.access.generation = response.generated
-                await response.wait_ended()
-            else:
-                running = responses.run_whole(request, principal, response_id)
-                response = await sent.enter_async_context(running)
-                connection.access.generation = response.generated
-        await connection.answer_json(200, response.whole())
-
-
-def _position(connection: HttpConnection) -> int | None:
-    """Position behind which a stream goes on that another process has begun."""
-    position = connection.state.position
-    assert position is None or isinstance(position, int)
-    return position
-
-
-async def _stream(connection: HttpConnection, application: Application, response: Response) -> None:
-    connection.access.generation = response.generated
-    with response.reading(_position(connection)) as reader:
-        await _send_events(connection, application, reader)
-
-
-async def _send_events(
-    connection: HttpConnection, application: Application, reader: Reader
-) -> None:
+async def _send_events(call: Call, reader: Reader) -> None:
     """Send everything that a reader reads."""
+    application = call.application
     characters_max = application.settings.limits.socket.lane_buffer_bytes_max
+
+    def take() -> bytes:
+        return b"".join([event_frame(event) for event in reader.take(characters_max)])
+
     try:
-        await connection.start_events()
-        if connection.is_head:  # and nothing is to be read
-            await connection.end_events()
-            return
-        with application.keep_alive.watching(connection, reader.wake_up):
-            while not reader.done.is_set():
-                await reader.wait_ready()
-                events = reader.take(characters_max)
-                if events:
-                    frames = [event_frame(event) for event in events]
-                    await connection.send_events(b"".join(frames), reader.position)
-                else:
-                    await application.keep_alive.send_due(connection)
-        await connection.end_events()
+        await send_frames(call, reader, take)
     finally:
         if isinstance(reader, ResponseReader):
             application.counters.deltas_merged += reader.cursor.merged
@@ -211,13 +111,12 @@ async def get_response(call: Call) -> None:
     response_id, query = call.resource_id, GET_QUERY.read(call.query, call.header)
     starting_after = query["starting_after"]
     if query["stream"]:
-        position = _position(connection)
+        position = position_of(connection)
         after = starting_after if position is None else position
-        resume = ResumeRequest(response_id=response_id, starting_after=after)
         connection.access.note_id(response_id)
         with connection.cancel_when_client_leaves():
-            async with application.responses.read(resume, principal) as reader:
-                await _send_events(connection, application, reader)
+            async with application.responses.read(response_id, principal, after) as reader:
+                await _send_events(call, reader)
         return
     asked = (ForeignVerb.GET, response_id, principal)
     response = await application.responses.ask(*asked, kind=JsonObject)

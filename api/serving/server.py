@@ -137,7 +137,7 @@ async def serve_connections(
     response runs any more; the source belongs to the caller. Error handling: a connection's errors
     end that connection alone. Cancellation: aborts all requests of all connections.
     """
-    responses = application.responses.run
+    responses = application.streams.run
     async with (
         open_service(responses, name="responses", waits_for="responses to run"),
         open_service(application.keep_alive.run, name="keep-alive"),

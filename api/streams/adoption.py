@@ -62,6 +62,16 @@ class Adoption:
         """Adopt a stream with these parts. Raises `JournalUnreadable`."""
         return cls(parts[0].admitted_at, parts)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether two lives have died of it."""
+        return any(part.generation is None for part in self.parts)
+
+    def close(self) -> None:
+        """End what has not ended. Never waits."""
+        for part in self.parts:
+            part.close()
+
 
 @contextmanager
 def rebuilding(

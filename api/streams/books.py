@@ -46,6 +46,17 @@ class StreamBooks:
         """Whether readers may have seen more than was found of one of these, by the journal."""
         return self.journal is not None and any(map(self.journal.may_lack, names))
 
+    def kept_s(self, *, is_wanted: bool, is_adopted: bool) -> float:
+        """How long a stream is kept after its end, by clients' wish or for a reader cut off."""
+        if is_wanted:
+            return self.limits.ended_s
+        return self.adopted_keep_s if is_adopted else 0.0
+
+    def forget(self, *names: str) -> None:
+        """No successor is to find these streams."""
+        if self.journal is not None and names:
+            self.journal.forget(*names)
+
     def bury(self, stream_id: str, standing: Standing, reason: str) -> None:
         """Bury an answer that is not kept: a request with its key is not executed again."""
         until_ns = time.monotonic_ns() + int(self.limits.ended_s * 1e9)

@@ -16,7 +16,7 @@ two, `responses.response` (Responses) and `completions.completion` (chat, comple
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -25,9 +25,13 @@ import attrs
 import trio
 
 from ...engine.errors import EngineError
+from ...runtime.frontend.generation import Generator
+from ...runtime.journal.journal import Journal
 from ..access_log import Generated
-from ..errors import ApiError, to_api_error, too_many_readers
+from ..errors import ApiError, frontends_died, to_api_error, too_many_readers
+from ..schema.fields import JsonObject
 from .adoption import Adoption
+from .books import StreamBooks
 from .foreign import StreamBatch
 from .stream_reader import StreamReader
 
@@ -40,6 +44,60 @@ Known = TypeVar("Known", contravariant=True)
 Reader = TypeVar("Reader", bound=StreamReader[Any, Any])
 # Called when the request has reached its engine.
 Admit = Callable[[], None]
+# Called with a reader when there is more for it.
+Wake = Callable[[Any], None]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Order:
+    """Request of a client, as it is put to the runtime; a surface adds what it asks for."""
+
+    stream_id: str
+    principal: str
+    generator: Generator
+    # The request has an idempotency key, whose claim it holds.
+    is_keyed: bool = False
+    # Streams of the request are written down for a successor of this frontend.
+    is_noted: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its requests to the runtime."""
+        return [self.stream_id]
+
+    @property
+    def noted_names(self) -> list[str]:
+        """Names under which a successor finds it."""
+        return self.names if self.is_noted else []
+
+    @property
+    def session(self) -> str:
+        """The one socket session that finds the stream when it has ended; "" for any."""
+        return ""
+
+    @property
+    def keep_s(self) -> float:
+        """How long it is to go on without readers, as its client asks."""
+        raise NotImplementedError
+
+    def goes_on_s(self, resume_keep_s: float) -> float:
+        """How long it goes on without readers, on a server whose limit that is."""
+        raise NotImplementedError
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its client reads events."""
+        raise NotImplementedError
+
+    @property
+    def is_background(self) -> bool:
+        """Whether its client waits for nothing, and the stream needs no reader."""
+        return False
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether others may read its events."""
+        return True
 
 
 class Owner(Protocol[Known]):
@@ -65,18 +123,19 @@ class ServedStream(Generic[Reader]):
     # In errors and logs.
     noun: ClassVar[str] = "stream"
 
+    order: Order
     # How long the stream goes on without readers, in seconds; 0: not at all.
     keep_s: float = attrs.field(default=0.0, init=False)
     # When the request's time is over, by trio's clock.
     deadline_s: float = attrs.field(default=math.inf, init=False)
-    # The stream goes on to its end without any reader.
-    is_background: bool = attrs.field(default=False, init=False)
     # The rest, until its end, of a stream that an earlier life of this frontend has begun.
     adoption: Adoption | None = attrs.field(default=None, init=False)
     # Around the generation; its deadline is the request's, or the end of the time without readers.
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Readers know that there is more to pull.
     has_more: bool = attrs.field(default=False, init=False)
+    # The client has had all of it.
+    is_over: bool = attrs.field(default=False, init=False)
     # The end was asked for, and is no matter of time.
     is_cancelled: bool = attrs.field(default=False, init=False)
     # The owner, which knows the stream since its admission.
@@ -103,8 +162,46 @@ class ServedStream(Generic[Reader]):
         """The result so far, for the access log."""
         raise NotImplementedError
 
-    def reading_on(self, position: Any, /) -> AbstractContextManager[Reader]:
-        """Read in this block, for another frontend, or until a position is there again."""
+    def reading(
+        self, position: Any = None, wake: Wake | None = None, *, is_client: bool = True
+    ) -> AbstractContextManager[Reader]:
+        """Read in this block, from behind this position. `wake` is called when there is more.
+
+        Unless `is_client`, it is for another frontend, or until a position is there again. Raises
+        `ApiError` for a position that is not there yet, or when too many read already.
+        """
+        raise NotImplementedError
+
+    def reading_first(self, position: Any) -> AbstractContextManager[Reader]:
+        """Read in this block, for the client whose order it is."""
+        return self.reading(position)
+
+    def whole(self) -> JsonObject:
+        """The whole answer. Raises the failure that it ended with."""
+        raise NotImplementedError
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep the stream, when it has ended."""
+        raise NotImplementedError
+
+    def kept_s(self, books: StreamBooks, /) -> float:
+        """How long it is kept after its end; infinite while its reader may come back."""
+        raise NotImplementedError
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a successor is to go on with it, so that it is written down as it comes."""
+        return True
+
+    def note_end(self, journal: Journal, ended_ns: int, /) -> None:
+        """Write down how it ended, where that does not follow from its tokens."""
+
+    async def _generate(self, admit: Admit, /) -> None:
+        """Hold the runtime's streams open until the end; readers pull from them.
+
+        Calls `admit` when there are outputs.
+        """
         raise NotImplementedError
 
     def batch_parts(self, reader: Reader, /) -> list[Any]:
@@ -130,13 +227,13 @@ class ServedStream(Generic[Reader]):
 
     # ---- the task
 
-    async def _live(
+    async def run(
         self,
         owner: Owner[Any],
-        generate: Callable[[Admit], Awaitable[None]],
-        task_status: trio.TaskStatus[None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `generate`, which returns at the end, and calls `Admit` when there are outputs.
+        """Background task: from the prompt to the end; started when it is admitted.
 
         Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
         stream's end. Cancellation: its requests are aborted, and it ends as cancelled.
@@ -144,7 +241,11 @@ class ServedStream(Generic[Reader]):
         admit = partial(self._admit, owner, task_status)
         try:
             with self.scope:
-                await generate(admit)
+                if self.adoption is not None and self.adoption.is_lost:
+                    admit()
+                    self.end_as_lost()
+                else:
+                    await self._generate(admit)
             if self._owner is None:  # its time was over before it was admitted
                 admit()
         except Exception as error:  # the firewall of a stream: it fails alone
@@ -172,6 +273,13 @@ class ServedStream(Generic[Reader]):
             raise error from failure
         if not self.has_ended:
             self._end_by(error)
+
+    def end_as_lost(self) -> None:
+        """End a stream that two lives have died of."""
+        assert self.adoption is not None
+        self.adoption.close()
+        self.adoption = attrs.evolve(self.adoption, parts=())
+        self._end_by(frontends_died(self.noun, f"{self.noun}_lost"))
 
     def _note_end(self) -> None:
         """The record has its end: readers, waiters and the owner hear of it."""
@@ -246,7 +354,7 @@ class ServedStream(Generic[Reader]):
 
         Raises `ApiError` 410 where it will not be the same.
         """
-        with self.reading_on(None) as reader:
+        with self.reading(is_client=False) as reader:
             await reader.catch_up(position)
 
     async def next_batch(self, position: Any, *, is_lost: bool) -> StreamBatch:
@@ -259,7 +367,7 @@ class ServedStream(Generic[Reader]):
                 await self.catch_up(position)
         if waiting.cancelled_caught:
             return StreamBatch([], position, is_last=False)
-        with self.reading_on(position) as reader:
+        with self.reading(position, is_client=False) as reader:
             with trio.move_on_after(BATCH_WAIT_S):
                 await reader.wait_ready()
             parts = self.batch_parts(reader)
@@ -289,8 +397,9 @@ class ServedStream(Generic[Reader]):
         self.pull()  # no reader does any more, and it would stop at its credit
         if self._holders:
             return
-        goes_on = self.is_background or self.keep_s > 0
-        if goes_on and not self.is_background:
+        is_background = self.order.is_background
+        goes_on = is_background or self.keep_s > 0
+        if goes_on and not is_background:
             self.await_readers()
         if not self.has_ended:
             if not goes_on:

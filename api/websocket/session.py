@@ -168,7 +168,7 @@ class SocketSession:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
-            self.application.store.forget_session(self.before.session_id)
+            self.application.responses.store.forget_session(self.before.session_id)
 
     # ---- for a process that goes on with this socket
 
@@ -304,7 +304,7 @@ class SocketSession:
             self._start(self._cancel_foreign, *named, name="foreign-cancel")
         else:
             session_id = self.before.session_id
-            self.application.store.cancel(
+            self.application.responses.store.cancel(
                 turn.response_id, self.before.principal, CANCELLED, session_id
             )
 
@@ -339,7 +339,7 @@ class SocketSession:
 
     def _find(self, response_id: str) -> Response:
         principal, session_id = self.before.principal, self.before.session_id
-        return self.application.store.find(response_id, principal, session_id)
+        return self.application.responses.store.find(response_id, principal, session_id)
 
     # ---- the socket's own life
 

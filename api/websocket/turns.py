@@ -167,9 +167,10 @@ class SocketTurns:
         self, request: ResponseRequest, response_id: str, entry: AccessEntry
     ) -> None:
         responses, lane = self.application.responses, request.stream_id
-        async with responses.open(
-            request, self.principal, response_id=response_id, session=self.session
-        ) as response:
+        order = responses.order(
+            request, self.principal, lambda draw: response_id or draw(), session=self.session
+        )
+        async with responses.open(order) as response:
             self._overloads, entry.generation = 0, response.generated
             with response.reading(wake=partial(self.writer.mark_ready, lane)) as reader:
                 self._begin(lane, response, reader)
@@ -183,12 +184,12 @@ class SocketTurns:
     async def _run_resume(self, resume: ResumeRequest, entry: AccessEntry) -> None:
         responses, lane = self.application.responses, resume.stream_id
         entry.note_id(resume.response_id)
-        begun = self.application.store.begun(resume.response_id) if entry.is_taken_over else None
+        begun = responses.store.begun(resume.response_id) if entry.is_taken_over else None
         if begun is not None:
             entry.generation = begun.generated
-        async with responses.read(
-            resume, self.principal, session=self.session, wake=partial(self.writer.mark_ready, lane)
-        ) as reader:
+        wake = partial(self.writer.mark_ready, lane)
+        asked = (resume.response_id, self.principal, resume.starting_after)
+        async with responses.read(*asked, session=self.session, wake=wake) as reader:
             self._turns[lane].reader = reader
             if isinstance(reader, ResponseReader):
                 await self._read_to_end(lane, reader)
@@ -225,7 +226,7 @@ class SocketTurns:
     def go_on(self, turn: TurnState) -> None:
         """Read on, or run what was not begun. Raises `ApiError`."""
         said = (turn.response_id, None, turn.granted, turn.is_cancelled)
-        begun = self.application.store.begun(turn.response_id)
+        begun = self.application.responses.store.begun(turn.response_id)
         if turn.message and begun is None:
             event = decode_object(turn.message)
             if event["type"] != "response.resume":

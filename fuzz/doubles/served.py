@@ -163,7 +163,7 @@ class FilteredStream(trio.abc.HalfCloseableStream):
 
 async def serve_each(source: ConnectionSource, application: Application, handle: Handle) -> None:
     """Serve connections without a limit, and with another handler than `serve_connections` has."""
-    responses = open_service(application.responses.run, name="responses")
+    responses = open_service(application.streams.run, name="responses")
     async with responses, trio.open_nursery() as nursery:
         while True:
             accepted = await source.accept()

@@ -313,10 +313,10 @@ async def open_connection(application: Application) -> AsyncIterator[trio.abc.St
 @asynccontextmanager
 async def open_responses(application: Application) -> AsyncIterator[None]:
     """What `serve_connections` opens around all connections; once, if blocks of this nest."""
-    if application.responses._nursery is not None:
+    if application.streams.is_open:
         yield
         return
-    async with open_service(application.responses.run, name="responses"):
+    async with open_service(application.streams.run, name="responses"):
         yield
 
 

@@ -9,6 +9,8 @@ import attrs
 import trio
 
 from triolet.api.application import Application
+from triolet.api.streams.served_stream import Order
+from triolet.api.streams.service import StreamService
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.nurseries.tasks.service import open_service
@@ -66,7 +68,7 @@ class Lives:
     def kill(self) -> None:
         """Cut the present one off, and it writes nothing any more."""
         frontend = self.cut_off()
-        frontend.client.journal = self.present.store.journal = None
+        frontend.client.journal = self.present.books.journal = None
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Application]:
@@ -79,15 +81,15 @@ class Lives:
             frontend.client.handle_rebuilt()
             async with self._serve(frontend) as application:
                 await application.adopt(streams, KEEP_S)
-                for response in application.store.running():
+                for response in application.responses.store.running():
                     until_s = trio.current_time() + KEEP_S + 1
-                    assert response.is_keyed or response.scope.deadline < until_s
+                    assert response.order.is_keyed or response.scope.deadline < until_s
                 yield application
 
     @asynccontextmanager
     async def _serve(self, frontend: Runtime) -> AsyncIterator[Application]:
         application = self.present = Application(frontend, journal=frontend.client.journal)
-        async with open_service(application.responses.run, name="responses"):
+        async with open_service(application.streams.run, name="responses"):
             yield application
 
 
@@ -97,6 +99,28 @@ async def open_lives(
 ) -> AsyncIterator[Lives]:
     async with open_bed(folder, window_tokens=window_tokens, **engine) as bed:
         yield Lives(bed, NotedMemory.fresh(2**20))
+
+
+@asynccontextmanager
+async def reading_first(
+    service: StreamService[Any, Any, Any], order: Order, position: Any = None, **how: Any
+) -> AsyncIterator[Any]:
+    """Read, as the client whose order it is."""
+    async with service.open(order, **how) as stream:
+        with stream.reading_first(position) as reader:
+            yield reader
+
+
+@asynccontextmanager
+async def whole_again(
+    service: StreamService[Any, Any, Any], stream_id: str, principal: str
+) -> AsyncIterator[Any]:
+    """The whole answer that a life before has begun; it was sent when the block is left."""
+    stream = service.store.find(stream_id, principal)
+    with stream.held():
+        await stream.wait_ended()
+        yield stream
+        stream.is_over = True
 
 
 def lose_what_follows(lives: Lives) -> NotedMemory:

@@ -2,21 +2,29 @@
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import msgspec
 
+from triolet.api.access_log import AccessEntry
+from triolet.api.application import Application
+from triolet.api.errors import response_not_found
 from triolet.api.openai.logprobs import make_formatter
 from triolet.api.openai.response_events import Ending, Event, Part, ResponseEvents, Status, event_of
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.responses.history import Conversation
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import Response
+from triolet.api.responses.response import Response, ResponseOrder
+from triolet.api.responses.service import ResponseService
+from triolet.api.settings import ServerLimits
+from triolet.api.streams.books import StreamBooks
+from triolet.api.streams.store import StreamStore
 from triolet.runtime.text.answer_format import AnswerFormat
 from triolet.runtime.text.outputs import GenerationOutput, Usage
 
 from .answers import CALLS
-from .fakes import make_logprobs
+from .fakes import FakeGenerator, make_logprobs
 
 COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
 
@@ -57,11 +65,39 @@ def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
 
 
 def make_live(
-    response_id: str = "resp_1", principal: str = "p", session: str = "", **values: Any
+    response_id: str = "resp_1",
+    principal: str = "p",
+    session: str = "",
+    generator: FakeGenerator | None = None,
+    **values: Any,
 ) -> Response:
-    conversation = Conversation([{"role": "user", "content": "hi"}])
     record = make_record(response_id, **values)
-    return Response(record, principal, conversation, session=session)
+    order = ResponseOrder(
+        stream_id=response_id,
+        principal=principal,
+        generator=generator or FakeGenerator(),
+        request=record.events.request,
+        asked_in=session,
+    )
+    return Response(order, record, Conversation([{"role": "user", "content": "hi"}]))
+
+
+def make_store(limits: ServerLimits | None = None) -> StreamStore[Response]:
+    return StreamStore(StreamBooks(limits or ServerLimits()), response_not_found)
+
+
+def open_response(
+    application: Application, request: ResponseRequest, principal: str = "p", **how: Any
+) -> AbstractAsyncContextManager[Response]:
+    order = application.responses.order(request, principal, **how)
+    return application.responses.open(order)
+
+
+def answered(
+    service: ResponseService, request: ResponseRequest, principal: str = "p"
+) -> AbstractAsyncContextManager[Response]:
+    """A response to its end, in the caller's task."""
+    return service.answer(service.order(request, principal, streaming=False), AccessEntry())
 
 
 def say(record: ResponseRecord, *texts: str) -> None:

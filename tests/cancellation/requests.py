@@ -207,7 +207,7 @@ class RequestBed:
         assert self.bed.frontend.admission.active_requests == 0
         assert sum(map(client.ledger.placed.count, client.balancer.engines)) == 0
         assert counters.connections_active == counters.sockets_active == 0
-        assert self.application.store.active == 0
+        assert self.application.responses.store.active == 0
         assert {task.name for task in find_background_tasks()} == self._baseline
 
 

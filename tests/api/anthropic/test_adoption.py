@@ -15,7 +15,7 @@ from triolet.api.streams.adoption import LONG_TOKENS
 from triolet.api.streams.claims import HEADER_NAME
 
 from ..fakes import Answer, open_client
-from ..lives import asking, open_lives
+from ..lives import asking, open_lives, reading_first, whole_again
 from .events import events_of, message_of
 
 TOKENS = 40
@@ -65,30 +65,30 @@ async def post(
 async def begun(application: Application) -> str:
     """The id of the one that is under way."""
     with trio.fail_after(20):
-        while not application.completions._live:
+        while not application.completions.store._running:
             await trio.lowlevel.checkpoint()
-    (message_id,) = application.completions._live
+    (message_id,) = application.completions.store._running
     return message_id
 
 
 async def test_a_cut_stream_goes_on_behind_its_last_event(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         order = make_order(before, STREAM)
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             undisturbed = message_of(events_of(await take(reader, 10**9)))
         order = make_order(before, STREAM)
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             data = await take(reader, 12)
             position, is_done = reader.position, reader.done.is_set()
             assert not is_done
             async with lives.next() as after:
                 same = make_order(after, STREAM)
-                same.completion_id = order.completion_id
-                opening = after.completions.open(same, position, must_be_begun=True)
+                same.stream_id = order.stream_id
+                opening = reading_first(after.completions, same, position, must_be_begun=True)
                 async with opening as resumed:
                     data += await take(resumed, 10**9)
             message = message_of(events_of(data))
-    assert message["id"] == order.completion_id
+    assert message["id"] == order.stream_id
     assert message["usage"]["output_tokens"] == TOKENS
     assert message["usage"].pop("cache_read_input_tokens") >= 0
     undisturbed["usage"].pop("cache_read_input_tokens")
@@ -131,7 +131,7 @@ async def test_a_whole_one_is_made_by_the_next_life(null_folder: pathlib.Path) -
         async with lives.next() as after:
             client.cancel("its frontend died")
             with trio.fail_after(20):
-                async with after.completions.whole(message_id, ANONYMOUS) as completion:
+                async with whole_again(after.completions, message_id, ANONYMOUS) as completion:
                     answer = completion.whole()
                     assert answer["id"] == message_id
                     assert answer["stop_reason"] == "max_tokens"

@@ -24,7 +24,15 @@ from triolet.runtime.journal.journal import Journal
 
 from ..chunks import frames_of, said_of
 from ..fakes import Answer, open_client
-from ..lives import Lives, asking, lose_what_follows, open_lives, open_noted
+from ..lives import (
+    Lives,
+    asking,
+    lose_what_follows,
+    open_lives,
+    open_noted,
+    reading_first,
+    whole_again,
+)
 
 TOKENS = 40
 SHARED: dict[str, Any] = {
@@ -92,22 +100,22 @@ async def test_a_cut_stream_is_read_on_behind_its_last_frame(
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         whole: list[Any] = []
         order = make_order(before, body)
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             await take(reader, whole)
         await trio.testing.wait_all_tasks_blocked()
         assert journal_of(lives).streams() == []
-        wanted = same_for_all(whole, order.completion_id)
+        wanted = same_for_all(whole, order.stream_id)
         cut: list[Any] = []
         order = make_order(before, {**body, "cache_salt": "cut"})
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             await take(reader, cut, 12)
             assert not reader.done.is_set()
             async with lives.next() as after, lives.next() as later:
-                assert not after.completions._live[order.completion_id].has_ended
-                asked = (order.completion_id, "p", cut[-1][0])
+                assert not after.completions.store._running[order.stream_id].has_ended
+                asked = (order.stream_id, "p", cut[-1][0])
                 async with later.completions.read(*asked) as resumed:
                     await take(resumed, cut)
-                assert same_for_all(cut, order.completion_id) == wanted
+                assert same_for_all(cut, order.stream_id) == wanted
                 await trio.testing.wait_all_tasks_blocked()
                 assert journal_of(lives).streams() == []
                 await check_forgotten(later, *asked)
@@ -119,7 +127,7 @@ async def test_of_one_whose_second_prompt_is_refused_nothing_is_kept(
     body = {**SHARED, "prompt": ["hello", [5] * 100_000]}
     async with open_lives(null_folder) as lives, lives.first() as before:
         with pytest.raises(ApiError, match="prompt"):
-            async with before.completions.open(make_order(before, body)):
+            async with reading_first(before.completions, make_order(before, body)):
                 pass
         assert journal_of(lives).streams() == []
 
@@ -128,13 +136,13 @@ async def test_of_one_that_two_lives_died_of_the_error_is_read(null_folder: path
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         order = make_order(before, BODIES["chat"])
         frames: list[Any] = []
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             await take(reader, frames, 3)
             lives.kill()
             for _ in range(REBUILD_DEATHS_MAX):
                 lives.term += 1
-                open_noted(lives.memory, lives.term).note_rebuilding(order.completion_id)
-            asked = (order.completion_id, "p", frames[-1][0])
+                open_noted(lives.memory, lives.term).note_rebuilding(order.stream_id)
+            asked = (order.stream_id, "p", frames[-1][0])
             async with lives.next() as after, after.completions.read(*asked) as resumed:
                 await resumed.wait_ready()
                 assert b'"completion_lost"' in resumed.take()
@@ -144,11 +152,11 @@ async def test_of_one_that_two_lives_died_of_the_error_is_read(null_folder: path
 async def test_what_was_cut_within_its_admission_is_forgotten(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         order = make_order(before, BODIES["completions"])
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             await take(reader, [], 3)
             journal_of(lives).forget(order.names[1])
             async with lives.next() as after:
-                assert after.completions.active == 0
+                assert after.completions.store.active == 0
                 assert journal_of(lives).streams() == []
 
 
@@ -188,9 +196,9 @@ async def cut(
     """The life after one that died with a request under way, and the id of that."""
     async with asking(post, before, body, key) as client:
         with trio.fail_after(20):
-            while not before.completions._live:
+            while not before.completions.store._running:
                 await trio.lowlevel.checkpoint()
-        (completion_id,) = before.completions._live
+        (completion_id,) = before.completions.store._running
         async with lives.next() as after:
             client.cancel("its frontend died")
             yield after, completion_id
@@ -208,17 +216,17 @@ async def test_a_whole_answer_is_made_by_the_next_life(
         count = added(lives)
         async with cut(lives, before, body) as (after, completion_id):
             with pytest.raises(ApiError, match="Streamed completion"):
-                async with after.completions.whole(completion_id, "another"):
+                async with whole_again(after.completions, completion_id, "another"):
                     pass
             with trio.fail_after(20):
-                async with after.completions.whole(completion_id, ANONYMOUS) as whole:
+                async with whole_again(after.completions, completion_id, ANONYMOUS) as whole:
                     answer = whole.whole()
                     assert answer["id"] == completion_id
                     assert without_id(answer) == without_id(undisturbed.json)
             assert added(lives) == 2 * count
             assert journal_of(lives).streams() == []
             with pytest.raises(ApiError, match="Streamed completion"):
-                async with after.completions.whole(completion_id, ANONYMOUS):
+                async with whole_again(after.completions, completion_id, ANONYMOUS):
                     pass
 
 
@@ -229,9 +237,9 @@ async def test_a_short_one_is_not_written_down(null_folder: pathlib.Path) -> Non
         lives.first() as before,
         cut(lives, before, body) as (after, completion_id),
     ):
-        assert after.completions.active == 0
+        assert after.completions.store.active == 0
         with pytest.raises(ApiError, match="Streamed completion"):
-            async with after.completions.whole(completion_id, ANONYMOUS):
+            async with whole_again(after.completions, completion_id, ANONYMOUS):
                 pass
 
 
@@ -245,9 +253,9 @@ async def test_a_whole_answer_that_was_not_sent_is_there_again(null_folder: path
         asked = (completion_id, ANONYMOUS)
         with trio.fail_after(20):
             async with (
-                after.completions.whole(*asked) as answer,
+                whole_again(after.completions, *asked) as answer,
                 lives.next() as later,
-                later.completions.whole(*asked) as again,
+                whole_again(later.completions, *asked) as again,
             ):
                 assert again.whole() == answer.whole()
 
@@ -292,8 +300,8 @@ async def test_one_that_no_engine_went_on_with_is_no_answer(null_folder: pathlib
             answer = await client.request("POST", "/v1/chat/completions", CHAT, headers)
         assert b"engine_draining" in answer.body
         async with lives.next() as after:
-            assert not after.completions._live
-            assert not len(after.completions._kept)
+            assert not after.completions.store._running
+            assert not len(after.completions.store.ended)
 
 
 async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(
@@ -306,7 +314,7 @@ async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(
         asking(post, before, body, "k") as client,
     ):
         with trio.fail_after(20):
-            while not before.completions._live:
+            while not before.completions.store._running:
                 await trio.lowlevel.checkpoint()
         (stream,) = journal_of(lives).streams()
         stream._admission = attrs.evolve(stream.admission, body=b'{"values": {}}')
@@ -328,14 +336,14 @@ async def lossy(
 ) -> AsyncIterator[tuple[Application, str, list[Any]]]:
     """The next life, of whose journal the end was lost; a completion and frames that were seen."""
     order, seen = make_order(before, {**body, "cache_salt": "cut"}), list[Any]()
-    async with before.completions.open(order) as reader:
+    async with reading_first(before.completions, order) as reader:
         await take(reader, seen, 5)
         left = lose_what_follows(lives)
         await take(reader, seen, 12)
         assert not reader.done.is_set()
         lives.memory = left
         async with lives.next() as after:
-            yield after, order.completion_id, seen
+            yield after, order.stream_id, seen
 
 
 @pytest.mark.parametrize("name", ["chat", "choices with logprobs", "completions"])
@@ -345,13 +353,13 @@ async def test_frames_that_were_lost_come_again_and_are_passed_over(
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         whole: list[Any] = []
         order = make_order(before, BODIES[name])
-        async with before.completions.open(order) as reader:
+        async with reading_first(before.completions, order) as reader:
             await take(reader, whole)
-        wanted = same_for_all(whole, order.completion_id)
+        wanted = same_for_all(whole, order.stream_id)
         async with lossy(lives, before, BODIES[name]) as (after, completion_id, seen):
             asked = (completion_id, "p", seen[-1][0])
             with trio.fail_after(20):
-                batch = await after.completions.read_batch(*asked)
+                batch = await after.completions._read_batch(*asked)
                 assert asked[2] not in [
                     frame[0] for frame in frames_of("".join(batch.parts).encode())
                 ]
@@ -368,7 +376,7 @@ async def test_what_another_engine_has_computed_is_not_what_was_seen(
         lives.first() as before,
         lossy(lives, before, BODIES["chat"]) as (after, completion_id, seen),
     ):
-        (choice,) = after.completions._live[completion_id].record.choices
+        (choice,) = after.completions.store._running[completion_id].record.choices
         choice.inexact_from = 2
         with pytest.raises(ApiError, match="was lost with the machine") as caught:
             async with after.completions.read(completion_id, "p", seen[-1][0]):

@@ -134,7 +134,7 @@ async def test_an_answer_that_was_forgotten_is_gone_until_its_time_is_over(
     body: dict[str, Any], autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_keyed() as keyed:
-        kept = keyed.server.applications[0].completions._kept
+        kept = keyed.server.applications[0].completions.store.ended
         kept.bytes_max = 0
         assert (await keyed.post(0, **body)).status == 200
         answer = await keyed.post(1, **body)
@@ -156,7 +156,7 @@ async def test_what_was_interrupted_is_a_conflict(
     async with open_keyed() as keyed, trio.open_nursery() as nursery:
         nursery.start_soon(partial(keyed.post, 0, **body, **more))
         await trio.sleep(2.5)
-        keyed.server.applications[0].completions.cancel_all("the drain's grace is over")
+        keyed.server.applications[0].completions.store.cancel_all("the drain's grace is over")
         answer = await keyed.post(1, **body, **more)
         assert (answer.status, answer.error["code"]) == (409, "idempotency_answer_lost")
         assert INTERRUPTED in answer.error["message"]

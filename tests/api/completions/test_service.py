@@ -24,9 +24,9 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 
 def known(application: Application) -> list[str]:
     """Ids of those that run or are kept."""
-    completions = application.completions
-    completions._kept.forget_old(trio.current_time())
-    return [*completions._live, *(name for name, _ in completions._kept.items())]
+    store = application.completions.store
+    store.ended.forget_old(trio.current_time())
+    return [*store._running, *store._awaited, *(name for name, _ in store.ended.items())]
 
 
 async def begin(application: Application, path: str, body: dict[str, Any], after_s: float) -> str:
@@ -95,7 +95,7 @@ async def test_one_that_is_not_read_is_forgotten_after_its_time(
             await begin(application, *BODIES[0], 6.5)
             await trio.sleep(4.5)
             assert known(application)
-            assert application.completions.active == is_aborted
+            assert application.completions.store.active == is_aborted
             await trio.sleep(1)
             assert not known(application)
             assert bool(generator.aborted) == is_aborted

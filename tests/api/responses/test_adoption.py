@@ -12,16 +12,15 @@ import trio
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
-from triolet.api.responses.adoption import LOST_CODE
 from triolet.api.responses.response import Response
-from triolet.api.responses.store import ResponseStore
 from triolet.api.streams.adoption import LONG_TOKENS
+from triolet.api.streams.store import StreamStore
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.reader import read_journal
 
 from ...runtime.scripted_models import scripted_model
 from ..lives import STORY, TOKENS, WINDOW_TOKENS, asking, open_lives, open_noted
-from ..records import taken
+from ..records import answered, open_response, taken
 
 
 def read_request(**values: Any) -> ResponseRequest:
@@ -30,14 +29,14 @@ def read_request(**values: Any) -> ResponseRequest:
 
 async def run(application: Application, **values: Any) -> Response:
     """One to its end."""
-    async with application.responses.open(read_request(**values), "p") as response:
+    async with open_response(application, read_request(**values), "p") as response:
         with trio.fail_after(20):
             await response.wait_ended()
     return response
 
 
-def found(store: ResponseStore, response_id: str) -> Any:
-    return store.get(response_id, "p")
+def found(store: StreamStore[Response], response_id: str) -> Any:
+    return store.find(response_id, "p").record.snapshot()
 
 
 @asynccontextmanager
@@ -45,7 +44,7 @@ async def begun(
     application: Application, request: ResponseRequest | None = None
 ) -> AsyncIterator[Response]:
     """One that runs, whose reader has taken some."""
-    async with application.responses.open(request or read_request(), "p") as response:
+    async with open_response(application, request or read_request(), "p") as response:
         with response.reading():
             with trio.fail_after(20):
                 while response.record.token_count < WINDOW_TOKENS:
@@ -54,15 +53,17 @@ async def begun(
             yield response
 
 
-def check_same(store: ResponseStore, before: ResponseStore, response_id: str) -> None:
+def check_same(
+    store: StreamStore[Response], before: StreamStore[Response], response_id: str
+) -> None:
     assert found(store, response_id) == found(before, response_id)
-    record, was = (each.find(response_id, "p").record for each in (store, before))
-    assert (record.numbers, record.last_number) == (was.numbers, was.last_number)
-    conversation = store.conversation_of(response_id, "p")
-    assert conversation == before.conversation_of(response_id, "p")
+    response, was = (each.find(response_id, "p") for each in (store, before))
+    assert response.record.numbers == was.record.numbers
+    assert response.record.last_number == was.record.last_number
+    assert response.continued == was.continued
 
 
-def check_missing(store: ResponseStore, response_id: str, principal: str = "p") -> None:
+def check_missing(store: StreamStore[Response], response_id: str, principal: str = "p") -> None:
     with pytest.raises(ApiError, match="Response with id"):
         store.find(response_id, principal)
 
@@ -88,7 +89,7 @@ async def test_reasoning_goes_on_as_reasoning(tmp_path: pathlib.Path, *, has_end
                 if has_ended:
                     await response.wait_ended()
                 async with lives.next() as after:
-                    kept = after.store.find(response.response_id, "p")
+                    kept = after.responses.store.find(response.response_id, "p")
                     assert has_ended or kept.record.token_count < len(WORDS)
                     await kept.wait_ended()
                     whole: Any = kept.whole()
@@ -102,7 +103,7 @@ async def test_reasoning_goes_on_as_reasoning(tmp_path: pathlib.Path, *, has_end
 async def ended(application: Application, *, is_long: bool) -> AsyncIterator[Response]:
     """One that is not stored, of which its reader has taken nothing."""
     request = read_request(store=False, max_output_tokens=TOKENS if is_long else 4)
-    async with application.responses.open(request, "p", streaming=is_long) as response:
+    async with open_response(application, request, "p", streaming=is_long) as response:
         with response.reading(), trio.fail_after(20):
             await response.wait_ended()
             yield response
@@ -119,7 +120,7 @@ async def test_what_is_not_stored_is_found_until_its_reader_has_all(
         ended(before, is_long=is_long) as response,
         lives.next() as after,
     ):
-        again = after.store.begun(response.response_id)
+        again = after.responses.store.begun(response.response_id)
         assert (again is not None) == is_long
         assert again is None or again.record.snapshot() == response.record.snapshot()
 
@@ -131,7 +132,7 @@ async def test_what_is_not_stored_is_forgotten_when_its_reader_has_all(
         async with ended(before, is_long=True) as response:
             pass
         async with lives.next() as after:
-            assert after.store.begun(response.response_id) is None
+            assert after.responses.store.begun(response.response_id) is None
 
 
 async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
@@ -139,15 +140,15 @@ async def test_what_had_ended_is_what_it_was(null_folder: pathlib.Path) -> None:
         whole = await run(before)
         also = await run(before, previous_response_id=whole.response_id, input="more")
         gone = await run(before)
-        before.store.delete(gone.response_id, "p")
+        before.responses.store.delete(gone.response_id, "p")
         unstored = await run(before, store=False)
-        async with before.responses.open(read_request(background=True), "p") as response:
-            cancelled = before.store.cancel(response.response_id, "p", "by the test")
+        async with open_response(before, read_request(background=True), "p") as response:
+            cancelled = before.responses.store.cancel(response.response_id, "p", "by the test")
             await cancelled.wait_ended()
         async with lives.next() as after, lives.next() as later:
-            for store in (after.store, later.store):
+            for store in (after.responses.store, later.responses.store):
                 for kept in (whole, also, cancelled):
-                    check_same(store, before.store, kept.response_id)
+                    check_same(store, before.responses.store, kept.response_id)
                 check_missing(store, gone.response_id)
                 check_missing(store, unstored.response_id)
                 check_missing(store, whole.response_id, "another")
@@ -157,7 +158,7 @@ async def test_tokens_behind_an_end_stay_unseen(null_folder: pathlib.Path) -> No
     """They may come in while a response ends here, before its engine knows."""
     async with open_lives(null_folder) as lives, lives.first() as before:
         async with begun(before, read_request(background=True)) as response:
-            before.store.cancel(response.response_id, "p", "by the test")
+            before.responses.store.cancel(response.response_id, "p", "by the test")
             await response.wait_ended()
         journal = before.journal
         assert journal is not None
@@ -165,19 +166,23 @@ async def test_tokens_behind_an_end_stay_unseen(null_folder: pathlib.Path) -> No
         stream.choices[0].token_ids.extend([65, 66])
         journal.writer.append(stream.snapshot())
         async with lives.next() as after:
-            check_same(after.store, before.store, response.response_id)
+            check_same(after.responses.store, before.responses.store, response.response_id)
 
 
 async def test_what_was_read_again_is_counted_as_it_was(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder) as lives, lives.first() as before:
         response = await run(before, max_output_tokens=TOKENS)
         async with lives.next() as after:
-            unread_bytes = after.store.ended.size_bytes
-            adoption = after.store.find(response.response_id, "p").adoption
+            unread_bytes = after.responses.store.ended.size_bytes
+            adoption = after.responses.store.find(response.response_id, "p").adoption
             assert adoption is not None
             assert not adoption.parts, "all of it is in the record"
-            assert unread_bytes < after.store.ended.size_bytes == before.store.ended.size_bytes
-            after.store.check_invariants()
+            assert (
+                unread_bytes
+                < after.responses.store.ended.size_bytes
+                == before.responses.store.ended.size_bytes
+            )
+            after.responses.store.check_invariants()
 
 
 async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pathlib.Path) -> None:
@@ -189,7 +194,7 @@ async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pat
         stream.choices[0].inexact_from = 2
         journal.writer.append(stream.snapshot())
         async with lives.next() as after:
-            assert found(after.store, whole.response_id)["runtime"] == {"inexact_from": 2}
+            assert found(after.responses.store, whole.response_id)["runtime"] == {"inexact_from": 2}
 
 
 async def test_what_runs_goes_on_and_is_read_behind_any_number(null_folder: pathlib.Path) -> None:
@@ -198,10 +203,10 @@ async def test_what_runs_goes_on_and_is_read_behind_any_number(null_folder: path
         with wanted.reading() as whole:
             events: list[Any] = taken(whole)
         async with begun(before) as response, lives.next() as after:
-            kept, rest = after.store.find(response.response_id, "p"), list[Any]()
+            kept, rest = after.responses.store.find(response.response_id, "p"), list[Any]()
             assert not kept.has_ended
             assert WINDOW_TOKENS <= kept.record.token_count < TOKENS
-            with trio.fail_after(20), kept.reading(starting_after=8 * 3) as reader:
+            with trio.fail_after(20), kept.reading(8 * 3) as reader:
                 while not reader.done.is_set():
                     await reader.wait_ready()
                     rest += taken(reader)
@@ -222,18 +227,18 @@ async def test_a_whole_answer_is_made_by_the_next_life(
         wanted = (await run(before, **asked)).whole()
 
         async def run_whole() -> None:
-            async with before.responses.run_whole(read_request(**asked), "p"):
+            async with answered(before.responses, read_request(**asked), "p"):
                 pass
 
         async with asking(run_whole) as client:
             with trio.fail_after(20):
-                while not before.store.running():
+                while not before.responses.store.running():
                     await trio.lowlevel.checkpoint()
-            (response,) = before.store.running()
+            (response,) = before.responses.store.running()
             async with lives.next() as after:
                 client.cancel("its frontend died")
                 with pytest.raises(ApiError, match="Response with id"):
-                    after.store.find(response.response_id, "another")
+                    after.responses.store.find(response.response_id, "another")
                 # Twice: it may not have been sent.
                 found = [await whole_again(after, response.response_id) for _ in range(2)]
     assert [each["id"] for each in found] == [response.response_id] * 2
@@ -241,7 +246,7 @@ async def test_a_whole_answer_is_made_by_the_next_life(
 
 
 async def whole_again(application: Application, response_id: str) -> Any:
-    response = application.store.begun(response_id)
+    response = application.responses.store.begun(response_id)
     assert response is not None
     with trio.fail_after(20):
         await response.wait_ended()
@@ -263,8 +268,8 @@ async def test_one_that_ended_two_lives_fails_by_that(null_folder: pathlib.Path)
             lives.term += 1
             open_noted(lives.memory, lives.term).note_rebuilding(response.response_id)
         async with lives.next() as after:
-            lost = found(after.store, response.response_id)
-            assert (lost["status"], lost["error"]["code"]) == ("failed", LOST_CODE)
+            lost = found(after.responses.store, response.response_id)
+            assert (lost["status"], lost["error"]["code"]) == ("failed", "response_lost")
             with trio.fail_after(20):
                 await lives.bed.wait_quiet()
 
@@ -280,7 +285,7 @@ async def test_one_that_cannot_be_read_again_ends_alone(null_folder: pathlib.Pat
             stream._admission = attrs.evolve(stream.admission, body=body)
             journal.writer.append(stream.snapshot())
             async with lives.next() as after:
-                assert found(after.store, good.response_id)["status"] == "incomplete"
-                check_missing(after.store, response.response_id)
+                assert found(after.responses.store, good.response_id)["status"] == "incomplete"
+                check_missing(after.responses.store, response.response_id)
                 with trio.fail_after(20):
                     await lives.bed.wait_quiet()

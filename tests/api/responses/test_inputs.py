@@ -12,11 +12,11 @@ from triolet.api.responses.service import ResponseService
 from triolet.runtime.text.prompts import ChatPrompt
 
 from ..fakes import FakeGenerator, make_application, open_responses
-from ..records import make_request
+from ..records import answered, make_request
 
 
-async def answered(service: ResponseService, request: ResponseRequest, principal: str) -> Response:
-    async with service.run_whole(request, principal) as response:
+async def answer(service: ResponseService, request: ResponseRequest, principal: str) -> Response:
+    async with answered(service, request, principal) as response:
         return response
 
 
@@ -24,13 +24,13 @@ async def test_references_are_items_of_kept_responses_of_the_same_principal() ->
     application = make_application()
     async with open_responses(application):
         service = application.responses
-        first = await answered(service, make_request(), "p")
+        first = await answer(service, make_request(), "p")
         whole: Any = first.whole()
         (item,) = whole["output"]
         short = {"id": item["id"]}
         asked = [{"role": "user", "content": "a"}, short, {"type": "item_reference", **short}]
         request = make_request(input=asked)
-        second = await answered(service, request, "p")
+        second = await answer(service, request, "p")
         said = [message["content"] for message in second.conversation.messages]
         assert said == ["a", "Hello world", "Hello world"]
         assert await service.count_input_tokens(request, "p") == len("".join(said))
@@ -38,7 +38,7 @@ async def test_references_are_items_of_kept_responses_of_the_same_principal() ->
         refused = ((asked, "q", 404), ([{"id": "msg_x"}], "p", 404), (many, "p", 400))
         for bad, principal, status in refused:
             with pytest.raises(ApiError) as caught:
-                await answered(service, make_request(input=bad), principal)
+                await answer(service, make_request(input=bad), principal)
             assert (caught.value.status, caught.value.param) == (status, "input")
 
 
@@ -55,7 +55,7 @@ async def test_the_oldest_turns_of_an_input_that_is_too_long_are_dropped(
     asked = [{"role": "system", "content": "s"}, *turn * 5, {"role": "user", "content": "last"}]
     more: dict[str, Any] = {"truncation": "auto", "max_output_tokens": max_tokens}
     async with open_responses(application):
-        response = await answered(application.responses, make_request(input=asked, **more), "p")
+        response = await answer(application.responses, make_request(input=asked, **more), "p")
     prompt = generator.calls[0].prompt
     assert isinstance(prompt, ChatPrompt)
     users = [message for message in prompt.messages if message["role"] == "user"]

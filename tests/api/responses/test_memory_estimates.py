@@ -10,14 +10,15 @@ import pytest
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import continued
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import Response
-from triolet.api.responses.store import ResponseStore
+from triolet.api.responses.response import Response, ResponseOrder
 from triolet.api.settings import ServerLimits
+from triolet.api.streams.store import StreamStore
 
 from ..answers import CALLS
-from ..records import COMPLETED, make_events, say
+from ..fakes import FakeGenerator
+from ..records import COMPLETED, make_events, make_store, say
 
-RESPONSES = 4
+RESPONSES, GENERATOR = 4, FakeGenerator()
 TOOL = {"type": "function", "name": "f", "parameters": {"enum": list(range(1000, 3000))}}
 SCHEMA = {"type": "json_schema", "name": "n", "schema": {"enum": list(map(str, range(3000)))}}
 # One object a word, as a vocabulary has.
@@ -67,11 +68,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def ended(store: ResponseStore, number: int, text: bytes) -> None:
+def ended(store: StreamStore[Response], number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
     request = read_response_request(msgspec.json.decode(text), model="toy", answer_format=CALLS)
     record = ResponseRecord(make_events(request, f"resp_{number}"))
-    response = Response(record, "p", continued(None, request))
+    name = record.events.response_id
+    order = ResponseOrder(stream_id=name, principal="p", generator=GENERATOR, request=request)
+    response = Response(order, record, continued(None, request))
     request.values = {}  # as its admission leaves it
     store.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
@@ -83,7 +86,7 @@ def ended(store: ResponseStore, number: int, text: bytes) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
-    store = ResponseStore(ServerLimits(ended_bytes_max=2**40))
+    store = make_store(ServerLimits(ended_bytes_max=2**40))
     ended(store, RESPONSES, text)  # what is made once
     before_bytes = store.ended.size_bytes
     gc.collect()

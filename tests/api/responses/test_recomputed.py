@@ -10,7 +10,6 @@ import trio
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Event
-from triolet.api.openai.responses_request import ResumeRequest
 from triolet.api.responses.response import Response, ResponseReader
 from triolet.api.streams.foreign import StreamBatch
 from triolet.runtime.messages import ForeignCall, ForeignVerb
@@ -40,7 +39,7 @@ async def lossy(folder: pathlib.Path) -> AsyncIterator[tuple[Application, Respon
         seen = await see_more(response)
         lives.memory = left
         async with lives.next() as after:
-            now = after.store.find(response.response_id, "p")
+            now = after.responses.store.find(response.response_id, "p")
             assert now.record.last_number < seen
             assert not now.has_ended
             with trio.fail_after(20):
@@ -54,8 +53,7 @@ def numbers_of(events: list[Event]) -> list[int]:
 async def read_on(application: Application, response: Response, seen: int) -> list[int]:
     """Numbers of events behind this one, to the end."""
     numbers: list[int] = []
-    resume = ResumeRequest(response_id=response.response_id, starting_after=seen)
-    async with application.responses.read(resume, "p") as reader:
+    async with application.responses.read(response.response_id, "p", seen) as reader:
         assert isinstance(reader, ResponseReader)
         while not reader.done.is_set():
             await reader.wait_ready()
@@ -84,14 +82,14 @@ async def test_another_death_before_it_is_there_again_changes_nothing(
         seen = await see_more(response)
         lives.memory = left
         async with lives.next(), lives.next() as third:
-            assert third.store.journal is not None
-            assert third.store.journal.is_whole
-            now = third.store.find(response.response_id, "p")
+            assert third.books.journal is not None
+            assert third.books.journal.is_whole
+            now = third.responses.store.find(response.response_id, "p")
             assert now.record.last_number < seen
             with trio.fail_after(20):
                 assert (await read_on(third, now, seen))[0] > seen
         async with lives.next() as fourth:
-            assert not fourth.store.may_lack_events(response.response_id), "it is over"
+            assert not fourth.books.may_lack_events(response.response_id), "it is over"
 
 
 async def test_for_another_frontend_it_is_the_same(null_folder: pathlib.Path) -> None:
@@ -142,4 +140,4 @@ async def test_without_a_loss_a_number_beyond_is_refused_at_once(
     ):
         with pytest.raises(ApiError, match="is beyond the last event"):
             await read_on(after, response, 10**6)
-        assert not after.store.find(response.response_id, "p").has_ended
+        assert not after.responses.store.find(response.response_id, "p").has_ended

@@ -14,8 +14,6 @@ from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Status
 from triolet.api.responses.record_reader import RecordReader
 from triolet.api.responses.response import Response, ResponseReader
-from triolet.api.responses.store import ResponseStore
-from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.engine.request_options import RequestOptions
@@ -26,7 +24,7 @@ from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.text.outputs import GenerationOutput
 
 from ..fakes import Fail, FakeFlow, FakeGenerator, Say, make_collector
-from ..records import COMPLETED, make_live, say, taken
+from ..records import COMPLETED, make_live, make_store, say, taken
 
 KEEP = {"runtime": {"keep_s": 30}}
 
@@ -102,10 +100,10 @@ class Feed(FakeGenerator):
 
 @asynccontextmanager
 async def running(response: Response) -> AsyncIterator[Feed]:
-    feed = Feed()
+    feed = response.order.generator = Feed()
     async with trio.open_nursery() as nursery:
         with response.held():
-            await nursery.start(response.run, feed, ResponseStore(ServerLimits()))
+            await nursery.start(response.run, make_store())
             await trio.testing.wait_all_tasks_blocked()
             yield feed
             response.cancel("the test is over")
@@ -145,8 +143,8 @@ SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
 async def run(generator: FakeGenerator, **values: Any) -> Response:
-    response = make_live(**values)
-    await response.run(generator, ResponseStore(ServerLimits()))
+    response = make_live(generator=generator, **values)
+    await response.run(make_store())
     return response
 
 
@@ -191,9 +189,9 @@ async def test_without_output_the_prompt_alone_is_computed() -> None:
 
 
 async def test_refused_before_it_is_known() -> None:
-    store, response = ResponseStore(ServerLimits()), make_live()
+    store, response = make_store(), make_live(generator=FakeGenerator(refuse=NoEngine()))
     with pytest.raises(ApiError) as caught:
-        await response.run(FakeGenerator(refuse=NoEngine()), store)
+        await response.run(store)
     assert caught.value.status == 503
     assert (store.active, store.kept) == (0, 0)
 
@@ -251,9 +249,10 @@ async def test_a_deadline_that_passes_before_the_admission_is_an_end_as_well(
 
 
 async def test_a_cancel_comes_at_any_time(autojump_clock: trio.testing.MockClock) -> None:
-    generator, response = FakeGenerator(SLOW), make_live()
+    generator = FakeGenerator(SLOW)
+    response = make_live(generator=generator)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(response.run, generator, ResponseStore(ServerLimits()))
+        nursery.start_soon(response.run, make_store())
         await trio.sleep(1)
         response.cancel("test")
     assert status_of(response) == (Status.CANCELLED, None)
@@ -263,13 +262,10 @@ async def test_a_cancel_comes_at_any_time(autojump_clock: trio.testing.MockClock
 async def test_cancellation_from_outside_leaves_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    generator, store, response = (
-        FakeGenerator(SLOW),
-        ResponseStore(ServerLimits()),
-        make_live(),
-    )
+    generator, store = FakeGenerator(SLOW), make_store()
+    response = make_live(generator=generator)
     with trio.move_on_after(1):
-        await response.run(generator, store)
+        await response.run(store)
     assert status_of(response) == (Status.CANCELLED, None)
     assert (store.active, store.kept) == (0, 1)
     assert generator.aborted == ["resp_1"]
@@ -277,10 +273,10 @@ async def test_cancellation_from_outside_leaves_nothing(
 
 async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.MockClock) -> None:
     generator = FakeGenerator([Say("x" * 6, after_s=1) for _ in range(10)])
-    response = make_live()
+    response = make_live(generator=generator)
     async with trio.open_nursery() as nursery:
         with response.reading() as reader:
-            nursery.start_soon(response.run, generator, ResponseStore(ServerLimits()))
+            nursery.start_soon(response.run, make_store())
             await trio.sleep(5)
             assert generator.consumed == []  # the engine's credit is not renewed
             while not reader.done.is_set():

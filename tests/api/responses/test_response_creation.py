@@ -105,7 +105,7 @@ async def test_leaving_aborts(
     await trio.testing.wait_all_tasks_blocked()
     assert trio.current_time() < 500
     assert len(generator.aborted) == 1
-    assert application.store.active == 0
+    assert application.responses.store.active == 0
 
 
 async def test_cancel_by_http_ends_the_stream_as_cancelled(

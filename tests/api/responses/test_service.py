@@ -9,7 +9,6 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.openai.responses_request import ResumeRequest
 from triolet.api.openai.tool_use import IGNORED_KINDS_MAX, IgnoredTools
 from triolet.api.responses.response import ResponseReader
 from triolet.engine.sampling_params import SamplingParams
@@ -18,7 +17,7 @@ from triolet.runtime.text.prompts import ChatPrompt
 
 from ...checkpoints import cancel_at_nth_checkpoint
 from ..fakes import FakeGenerator, Say, make_application, open_responses
-from ..records import make_request, taken
+from ..records import answered, make_request, open_response, taken
 
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
@@ -26,7 +25,7 @@ SLOW = [Say("a"), Say("b", after_s=1000)]
 async def respond(application: Application, session: str = "", **values: Any) -> str:
     """The id of a response that has ended."""
     request = make_request(**values)
-    async with application.responses.open(request, "p", session=session) as response:
+    async with open_response(application, request, "p", session=session) as response:
         await response.wait_ended()
     return response.response_id
 
@@ -35,8 +34,8 @@ async def test_it_ends_with_the_block_that_held_it(autojump_clock: trio.testing.
     generator = FakeGenerator(SLOW)
     application = make_application(generator)
     async with open_responses(application):
-        async with application.responses.open(make_request(), "p") as response:
-            assert application.store.running() == [response]
+        async with open_response(application, make_request(), "p") as response:
+            assert application.responses.store.running() == [response]
         await response.wait_ended()
         assert response.whole()["status"] == "cancelled"
     assert trio.current_time() == 0
@@ -49,11 +48,11 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
     application = make_application(FakeGenerator([Say("a", after_s=2), Say("b", after_s=2)]))
     async with open_responses(application):
         request = make_request(runtime={"keep_s": 3})
-        async with application.responses.open(request, "p") as response:
+        async with open_response(application, request, "p") as response:
             pass
         await trio.sleep(2.5)
-        resume = ResumeRequest(response_id=response.response_id, starting_after=3)
-        async with application.responses.read(resume, "p") as reader:
+        asked = (response.response_id, "p", 3)
+        async with application.responses.read(*asked) as reader:
             assert isinstance(reader, ResponseReader)
             await reader.wait_ready()
             (delta,) = taken(reader, 100)
@@ -68,7 +67,7 @@ async def test_it_is_aborted_when_no_reader_comes_back(
     application = make_application(FakeGenerator(SLOW))
     async with open_responses(application):
         request = make_request(runtime={"keep_s": 3})
-        async with application.responses.open(request, "p") as response:
+        async with open_response(application, request, "p") as response:
             pass
         await response.wait_ended()
         assert response.whole()["status"] == "cancelled"
@@ -116,7 +115,7 @@ async def test_what_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     generator = FakeGenerator(SLOW)
     application = make_application(generator, resume_keep_s=5.0)
     async with open_responses(application):
-        async with application.responses.open(make_request(), "p") as running:
+        async with open_response(application, make_request(), "p") as running:
             await check_refused(
                 application,
                 {"previous_response_id": running.response_id},
@@ -133,7 +132,7 @@ async def test_what_is_refused(autojump_clock: trio.testing.MockClock) -> None:
         generator.refuse = NoEngine()
         await check_refused(application, {}, ("no_engine", None))
         await running.wait_ended()
-        assert application.store.active == 0
+        assert application.responses.store.active == 0
 
 
 async def check_refused(
@@ -150,10 +149,10 @@ async def test_another_principal_cannot_go_on_or_read() -> None:
         first = await respond(application)
         request = make_request(previous_response_id=first)
         with pytest.raises(ApiError, match="not found"):
-            async with application.responses.open(request, "other"):
+            async with open_response(application, request, "other"):
                 raise AssertionError
         with pytest.raises(ApiError, match="Response with id"):
-            async with application.responses.read(ResumeRequest(response_id=first), "other"):
+            async with application.responses.read(first, "other", None):
                 raise AssertionError
 
 
@@ -162,7 +161,7 @@ async def test_a_caller_that_is_cancelled_anywhere_leaves_nothing() -> None:
     application = make_application(generator)
 
     async def read_all() -> None:
-        async with application.responses.open(make_request(), "p") as response:
+        async with open_response(application, make_request(), "p") as response:
             with response.reading() as reader:
                 while not reader.done.is_set():
                     await reader.wait_ready()
@@ -170,7 +169,7 @@ async def test_a_caller_that_is_cancelled_anywhere_leaves_nothing() -> None:
 
     async def check() -> None:
         await trio.testing.wait_all_tasks_blocked()
-        assert (application.store.active, generator.active) == (0, {})
+        assert (application.responses.store.active, generator.active) == (0, {})
 
     async with open_responses(application):
         for n in itertools.count(1):
@@ -188,7 +187,7 @@ async def test_a_drain_waits_for_what_runs_and_then_cuts_it(
     cut = make_application(FakeGenerator(SLOW))
     for one, status in ((application, "completed"), (cut, "cancelled")):
         async with open_responses(one):
-            async with one.responses.open(make_request(background=True), "p") as response:
+            async with open_response(one, make_request(background=True), "p") as response:
                 pass
             await one.drain(10)
             assert response.record.snapshot()["status"] == status
@@ -200,7 +199,7 @@ async def test_ignored_tools_are_said_once(caplog: pytest.LogCaptureFixture) -> 
     request = make_request(tools=[{"type": "mcp"}])
     async with open_responses(application):
         for _ in range(2):
-            async with application.responses.run_whole(request, "p"):
+            async with answered(application.responses, request, "p"):
                 pass
     assert caplog.text.count("tools of the type mcp are ignored") == 1
 
@@ -216,7 +215,7 @@ def test_of_many_kinds_of_ignored_tools_some_are_said(caplog: pytest.LogCaptureF
 async def test_the_object_has_the_values_that_were_used_and_its_end() -> None:
     generator = FakeGenerator(sampling_defaults=SamplingParams(temperature=0.7))
     application = make_application(generator)
-    running = application.responses.run_whole(make_request(top_p=0.5), "p")
+    running = answered(application.responses, make_request(top_p=0.5), "p")
     async with open_responses(application), running as response:
         whole: Any = response.whole()
     assert (whole["temperature"], whole["top_p"]) == (0.7, 0.5)

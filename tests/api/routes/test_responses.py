@@ -61,7 +61,7 @@ async def test_a_cut_stream_is_resumed_without_gap_or_repeat(
         async with open_client(application) as client:
             await client.send("POST", "/v1/responses", body)
             await trio.sleep(3.5)
-        (running,) = application.store.running()
+        (running,) = application.responses.store.running()
         await trio.sleep(2)
         path = f"/v1/responses/{running.response_id}?stream=true&starting_after=24"
         async with open_client(application) as other:
@@ -160,7 +160,7 @@ async def test_a_slow_second_reader_does_not_hold_a_whole_answer(
     async with open_client(application) as client:
         await client.send("POST", "/v1/responses", {"input": "hi", "runtime": {"keep_s": 1}})
         await trio.sleep(1.5)
-        (running,) = application.store.running()
+        (running,) = application.responses.store.running()
         with running.reading():
             answer = await client.read_answer()
         assert len(answer.json["output"][0]["content"][0]["text"]) == 9 * 50_000

@@ -190,9 +190,9 @@ async def test_a_whole_answer_is_given_by_the_next_life(
     ):
         wire.client.send(request)
         with trio.fail_after(DEADLINE_S):
-            while not before.store.active:
+            while not before.responses.store.active:
                 await trio.lowlevel.checkpoint()
-        (running,) = before.store.running()
+        (running,) = before.responses.store.running()
         async with (
             next_life(lives, wire, scope) as after,
             wire.served_by(after, is_taken_over=True),
@@ -215,7 +215,7 @@ async def test_a_claim_goes_on_unless_another_was_told_that_it_is_free(
         slot.publish(0, encode_state(HttpState(claimed)), b"", kept_from=0, received=0)
         wire.client.send(post(path, CHAT | STORY, "Idempotency-Key: k\r\n"))
         if was_asked:
-            executions = application.store.executions
+            executions = application.books.executions
             assert executions.execution_of(claimed, executions.epoch, 0).standing == "unknown"
         async with wire.served_by(application, is_taken_over=True):
             answer = await wire.wait(lambda got: b"}" in got and got.endswith(b"}"))

@@ -175,7 +175,7 @@ async def test_an_answer_that_was_deleted_or_forgotten_is_gone(
             assert "deleted" in answer.error["message"]
         assert len(keyed.executed) == 1
         keyed.home = 1 - home
-        store = keyed.server.applications[0].store
+        store = keyed.server.applications[0].responses.store
         store.ended.count_max = 0
         assert (await keyed.post(0)).status == 200
         answer = await keyed.post(1)

@@ -36,7 +36,7 @@ async def cut(lives: Lives, before: Application, **values: Any) -> AsyncIterator
     """The life after one that died with a request under way, of which its client saw nothing."""
     async with asking(partial(post, before, **values)) as client:
         with trio.fail_after(20):
-            while not before.store.running():
+            while not before.responses.store.running():
                 await trio.lowlevel.checkpoint()
         async with lives.next() as after:
             client.cancel("its frontend died")
@@ -52,7 +52,7 @@ async def test_what_runs_is_answered_by_the_next_life(
         lives.first() as before,
         cut(lives, before, stream=stream) as after,
     ):
-        (response,) = after.store.running()
+        (response,) = after.responses.store.running()
         with trio.fail_after(20):
             answer = await post(after, stream=stream)
             again = await post(after, stream=stream)
@@ -70,7 +70,7 @@ async def test_a_whole_answer_is_made_without_a_client(null_folder: pathlib.Path
         lives.first() as before,
         cut(lives, before, stream=False) as after,
     ):
-        (response,) = after.store.running()
+        (response,) = after.responses.store.running()
         assert response.keep_s == float("inf")
         with trio.fail_after(20):
             await response.wait_ended()
@@ -84,7 +84,7 @@ async def test_answers_and_their_absence_outlive_their_frontend(
             first = await post(before)
             unstored = await post(before, key="unstored", store=False)
             gone = await post(before, key="gone")
-            before.store.delete(gone.json["id"], ANONYMOUS)
+            before.responses.store.delete(gone.json["id"], ANONYMOUS)
             async with lives.next() as after:
                 assert (await post(after)).body == first.body
                 assert (await post(after, key="unstored", store=False)).body == unstored.body
@@ -100,7 +100,7 @@ async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.
         assert journal is not None
         async with asking(partial(post, before, stream=True)) as client:
             with trio.fail_after(20):
-                while not before.store.running():
+                while not before.responses.store.running():
                     await trio.lowlevel.checkpoint()
             (stream,) = journal.streams()
             spoiled = attrs.evolve(stream.admission, body=b'{"values": {}, "before": null}')

@@ -70,10 +70,10 @@ class FaultyServer(Server):
         contents = read_journal(memory)
         writer = JournalWriter.resume(memory, contents, epoch)
         journal = Journal.resume(writer, contents)
-        limits, store = application.settings.limits, application.store
-        application.foreign.epoch, store.journal = epoch, journal
-        store.claims = Claims(limits.keys_max, int(limits.key_age_s * 1e9), journal)
-        store.executions = Executions(limits.keys_max, epoch, journal, journal.is_whole)
+        limits, books = application.settings.limits, application.books
+        application.foreign.epoch, books.journal = epoch, journal
+        books.claims = Claims(limits.keys_max, int(limits.key_age_s * 1e9), journal)
+        books.executions = Executions(limits.keys_max, epoch, journal, journal.is_whole)
         self.epochs[rank] = epoch
         self.publish()
 
@@ -169,4 +169,4 @@ async def run(seed: int, *, stream: bool) -> None:
         assert all(len({answer.body for answer in each}) == 1 for each in answers.values())
     assert server.reached["death"] > 5
     for application in server.applications:
-        application.store.claims.check_invariants()
+        application.books.claims.check_invariants()

@@ -13,9 +13,11 @@ import trio.testing
 from triolet.api.access_log import Generated
 from triolet.api.errors import ApiError
 from triolet.api.streams.foreign import StreamBatch
-from triolet.api.streams.served_stream import BATCH_WAIT_S, READERS_MAX, Admit, ServedStream
+from triolet.api.streams.served_stream import BATCH_WAIT_S, READERS_MAX, Admit, Order, ServedStream
 from triolet.api.streams.stream_reader import StreamReader
 from triolet.runtime.errors import NoEngine
+
+from ..records import make_live
 
 
 @attrs.define(eq=False)
@@ -61,6 +63,7 @@ class Tally(ServedStream[TallyReader]):
 
     noun: ClassVar[str] = "tally"
 
+    order: Order = attrs.field(factory=lambda: make_live().order)
     refusal: Exception | None = None
     waiting: int = 0
     pulled: int = 0
@@ -100,24 +103,18 @@ class Tally(ServedStream[TallyReader]):
         self.ending = "well"
         self._note_end()
 
-    def reading(self, taken: int = 0) -> Any:
-        return self._attached(TallyReader(self, Place(self, taken)))
-
-    def reading_on(self, position: int | None) -> Any:
-        return self.reading(position or 0)
+    def reading(self, position: int | None = None, *_: Any, **__: Any) -> Any:
+        return self._attached(TallyReader(self, Place(self, position or 0)))
 
     def batch_parts(self, reader: TallyReader) -> list[int]:
         return [reader.take(2)]
 
-    async def run(self, owner: "Known", *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        async def generate(admit: Admit) -> None:
-            await trio.lowlevel.checkpoint()
-            if self.refusal is not None:
-                raise self.refusal
-            admit()
-            await self._ended.wait()
-
-        await self._live(owner, generate, task_status)
+    async def _generate(self, admit: Admit) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.refusal is not None:
+            raise self.refusal
+        admit()
+        await self._ended.wait()
 
 
 @attrs.define(eq=False)
@@ -156,7 +153,7 @@ async def test_an_owner_hears_of_admission_end_and_the_last_reader_that_left() -
 async def test_one_that_is_refused_is_known_nowhere(
     refusal: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tally, owner = Tally(refusal), Known()
+    tally, owner = Tally(refusal=refusal), Known()
     with caplog.at_level("ERROR"), pytest.raises(ApiError) as caught:
         await tally.run(owner)
     assert (caught.value.status, owner.heard) == (status, ["refused"])
@@ -226,8 +223,8 @@ async def test_a_failure_in_a_pull_is_its_end_alone(caplog: pytest.LogCaptureFix
 async def test_what_becomes_of_one_that_the_last_reader_leaves(
     way: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    tally = Tally()
-    tally.keep_s, tally.is_background = 30.0 * (way == "kept"), way == "background"
+    tally = Tally(order=make_live(background=way == "background").order)
+    tally.keep_s = 30.0 * (way == "kept")
     tally.deadline_s = 100
     await trio.sleep(20)
     with tally.held():

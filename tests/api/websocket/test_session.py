@@ -511,9 +511,9 @@ async def test_what_a_socket_did_not_store_ends_with_it() -> None:
         async with open_socket(application) as client:
             await client.create("hi", store=False)
             await client.receive_until(*TERMINALS)
-            assert application.store.kept == 1
+            assert application.responses.store.kept == 1
         await trio.testing.wait_all_tasks_blocked()
-        assert application.store.kept == 0
+        assert application.responses.store.kept == 0
 
 
 async def test_credit_is_granted_by_lane_or_by_id(autojump_clock: trio.testing.MockClock) -> None:
@@ -556,7 +556,7 @@ async def test_losing_the_socket_at_every_checkpoint_leaves_nothing() -> None:
                 for _ in range(steps):
                     await trio.lowlevel.checkpoint()
             await trio.testing.wait_all_tasks_blocked()
-            assert (application.store.active, generator.active) == (0, {})
+            assert (application.responses.store.active, generator.active) == (0, {})
             assert application.counters.sockets_active == 0
     assert application.counters.connections_failed == 0
 

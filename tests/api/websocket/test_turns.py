@@ -192,7 +192,7 @@ async def test_what_a_client_granted_counts_once(null_folder: pathlib.Path) -> N
             wire.served_by(after, is_taken_over=True),
         ):
             await trio.testing.wait_all_tasks_blocked(0.05)
-            (response,) = after.store.running()
+            (response,) = after.responses.store.running()
             assert response.record.token_count <= 7
             await socket.send_message('{"type": "runtime.credit", "add": 5}')
             with trio.fail_after(DEADLINE_S):
@@ -277,7 +277,7 @@ async def _die_of_a_grant(
             next_life(lives, wire, scope) as after,
             wire.served_by(after, is_taken_over=True),
         ):
-            (response,) = after.store.running()
+            (response,) = after.responses.store.running()
             with trio.fail_after(DEADLINE_S):
                 while response.record.token_count < 7:
                     await trio.lowlevel.checkpoint()

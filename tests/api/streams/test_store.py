@@ -1,6 +1,7 @@
-"""Responses by id: visibility by principal and session, what is kept, for how long."""
+"""Streams by id: visibility by principal and session, what is kept, for how long."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,28 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.responses.adoption import KeptEnding
-from triolet.api.responses.response import Response
-from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
+from triolet.api.responses.response import RESPONSE_BYTES, Response
 from triolet.api.settings import ServerLimits
 from triolet.api.streams.adoption import Adoption
 from triolet.api.streams.claims import Standing
+from triolet.api.streams.store import StreamStore, Unread
 
-from ..records import COMPLETED, make_live
+from ..records import COMPLETED, make_live, make_store
 
 
-def end(store: ResponseStore, response: Response) -> None:
+def end(store: StreamStore[Response], response: Response) -> None:
     response.end(COMPLETED)
     store.end(response)
 
 
-def add(kept_in: ResponseStore, /, response_id: str, **values: Any) -> Response:
+def add(kept_in: StreamStore[Response], /, response_id: str, **values: Any) -> Response:
     response = make_live(response_id, **values)
     kept_in.add(response)
     return response
 
 
-def is_found(store: ResponseStore, response_id: str, session: str = "") -> bool:
+def is_found(store: StreamStore[Response], response_id: str, session: str = "") -> bool:
     try:
         store.find(response_id, "p", session)
     except ApiError:
@@ -41,21 +41,21 @@ def is_found(store: ResponseStore, response_id: str, session: str = "") -> bool:
 
 
 async def test_only_the_owner_sees_it() -> None:
-    store = ResponseStore(ServerLimits())
+    store = make_store()
     response = add(store, "r")
-    assert store.get("r", "p")["status"] == "in_progress"
+    assert store.find("r", "p") is response
     for _ in range(2):
-        for ask in (store.get, store.delete, lambda i, p: store.cancel(i, p, "x")):
+        for ask in (store.find, store.delete, lambda i, p: store.cancel(i, p, "x")):
             with pytest.raises(ApiError, match="Response with id"):
                 ask("r", "other")
         if not response.has_ended:
             end(store, response)
-    assert store.get("r", "p")["status"] == "completed"
+    assert store.find("r", "p") is response
     assert (store.active, store.kept) == (0, 1)
 
 
 async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> None:
-    store = ResponseStore(ServerLimits())
+    store = make_store()
     response = add(store, "r")
     assert store.cancel("r", "p", "x") is response
     assert response.scope.cancel_called
@@ -65,21 +65,20 @@ async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> Non
     assert store.cancel("r", "p", "late").record.ending is ending
 
 
-def kept_end(
-    ended_ns: int, *, is_stored: bool, session: str = "", is_keyed: bool = False
-) -> KeptEnding:
-    return KeptEnding(
-        ending=COMPLETED,
-        token_count=0,
-        ended_ns=ended_ns,
-        is_stored=is_stored,
-        session=session,
-        is_keyed=is_keyed,
-    )
+def keep_unread(
+    store: StreamStore[Response],
+    name: str,
+    read: Callable[[], Response | None],
+    ended_ns: int = 0,
+    **kept: Any,
+) -> None:
+    limits = store.books.limits
+    facts = {"session": "", "is_keyed": False, "keep_s": limits.ended_s, **kept}
+    store.keep_unread(Unread(read, [name], **facts), 100, ended_ns or time.monotonic_ns())
 
 
 async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
-    store, reads = ResponseStore(ServerLimits()), list[str]()
+    store, reads = make_store(), list[str]()
 
     def read(response_id: str) -> Response | None:
         reads.append(response_id)
@@ -90,11 +89,10 @@ async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
         return response
 
     now_ns = time.monotonic_ns()
-    old_ns = now_ns - int(store.limits.ended_s * 1e9)
+    old_ns = now_ns - int(store.books.limits.ended_s * 1e9)
     for name, ended_ns in {"old": old_ns, "r": now_ns, "unreadable": now_ns}.items():
-        store.keep_unread(name, kept_end(ended_ns, is_stored=True), 100, partial(read, name))
-    of_session = kept_end(now_ns, is_stored=False, session="session_1")
-    store.keep_unread("of a session", of_session, 100, partial(read, "of a session"))
+        keep_unread(store, name, partial(read, name), ended_ns)
+    keep_unread(store, "of a session", partial(read, "of a session"), session="session_1")
     assert store.kept == 3
     store.forget_session("session_1")
     assert (store.kept, reads) == (2, [])
@@ -112,26 +110,14 @@ async def test_one_of_a_life_before_is_read_when_it_is_asked_for() -> None:
 
 
 async def test_an_unread_one_with_a_key_that_makes_room_is_not_executed_again() -> None:
-    store, now_ns = ResponseStore(ServerLimits(ended_responses_max=1)), time.monotonic_ns()
+    store, now_ns = make_store(ServerLimits(ended_responses_max=1)), time.monotonic_ns()
     for name in ("first", "second"):
-        kept = kept_end(now_ns, is_stored=True, is_keyed=True)
-        store.keep_unread(name, kept, 100, lambda: None)
-    assert store.executions.execution_of("first", 0, now_ns).standing is Standing.GONE
-
-
-async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
-    store = ResponseStore(ServerLimits())
-    response = add(store, "r")
-    with pytest.raises(ApiError) as caught:
-        store.conversation_of("r", "p")
-    assert caught.value.code == "response_in_progress"
-    end(store, response)
-    said = store.conversation_of("r", "p").messages
-    assert [message["role"] for message in said] == ["user", "assistant"]
+        keep_unread(store, name, lambda: None, is_keyed=True)
+    assert store.books.executions.execution_of("first", 0, now_ns).standing is Standing.GONE
 
 
 async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
-    store = ResponseStore(ServerLimits())
+    store = make_store()
     response = add(store, "r", store=False)
     assert is_found(store, "r")
     end(store, response)
@@ -140,7 +126,7 @@ async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
 
 
 async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
-    store, session = ResponseStore(ServerLimits()), "session_1"
+    store, session = make_store(), "session_1"
     end(store, add(store, "r", session=session, store=False))
     late = add(store, "late", session=session, store=False)
     other = add(store, "other")
@@ -154,7 +140,7 @@ async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
 
 
 async def test_deleting() -> None:
-    store = ResponseStore(ServerLimits())
+    store = make_store()
     ended, running = add(store, "ended"), add(store, "running")
     end(store, ended)
     store.delete("ended", "p")
@@ -180,7 +166,7 @@ async def test_deleting() -> None:
 async def test_the_oldest_are_forgotten(
     limits: ServerLimits, kept: list[str], autojump_clock: trio.testing.MockClock
 ) -> None:
-    store = ResponseStore(limits)
+    store = make_store(limits)
     names = [f"r{number}" for number in range(5)]
     for name in names:
         end(store, add(store, name))
@@ -195,7 +181,7 @@ events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_siz
 @given(events)
 async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> None:
     limits = ServerLimits(ended_responses_max=3, ended_bytes_max=4 * RESPONSE_BYTES)
-    store, session = ResponseStore(limits), "session_1"
+    store, session = make_store(limits), "session_1"
     running: dict[str, Response] = {}
     for kind, number in plan:
         name = f"r{number}"
@@ -215,7 +201,7 @@ async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> Non
 async def test_of_an_earlier_boot_of_the_machine_one_is_kept_for_its_whole_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    store = ResponseStore(ServerLimits(ended_s=100))
+    store = make_store(ServerLimits(ended_s=100))
     response = add(store, "r")
     response.end(COMPLETED)
     response.adoption = Adoption(trio.current_time(), ended_ns=2**62)
