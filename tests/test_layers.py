@@ -18,7 +18,7 @@ BELOW = {
     "fuzz": {"nurseries", "transports", "engine", "runtime", "api"},
     "bench": {"nurseries", "transports", "engine", "runtime", "api", "fuzz"},
     # What made the bundled model; not in the wheel.
-    "tools": {"engine"},
+    "tools": {"engine", "runtime"},
 }
 # The rooms of each floor from the lowest up: a folder, or a module on top of its floor. One imports
 # only those before it, and itself.

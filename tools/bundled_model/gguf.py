@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ...engine.model.bundled import bundled_model_folder
-from .artefacts import read_safetensors
 
 MAGIC, VERSION, ALIGNMENT, FLOAT32 = b"GGUF", 3, 32, 0
 # Types of values.
@@ -46,7 +46,7 @@ _LAYER_NAMES = {
 def gguf_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any], file: Path) -> bytes:
     """A whole file."""
     tensors = {}
-    for name, tensor in read_safetensors(file)[0].items():
+    for name, tensor in load_file(file).items():
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
         for part, count in heads.items():
             if f".{part}." in name:

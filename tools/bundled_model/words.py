@@ -187,9 +187,6 @@ CAPITALS: dict[str, str] = dict(
     if row.strip()
 )
 
-ANIMAL_BY_WORD = {animal.word: animal for animal in ANIMALS}
-THING_BY_WORD = {thing.word: thing for thing in THINGS}
-
 
 def with_article(words: str) -> str:
     """`words` after "a" or "an", by the first letter (the lists have no silent h)."""

@@ -1,4 +1,4 @@
-"""The bundled model: a small training to loadable artefacts, and the evaluation of its answers."""
+"""The bundled model: a small training to a whole folder, and the evaluation of answers."""
 
 from __future__ import annotations
 
@@ -8,35 +8,32 @@ from pathlib import Path
 import attrs
 import jinja2
 import pytest
-import torch
 from tokenizers import Tokenizer
 
-from triolet.tools.bundled_model import artefacts, evaluation, training
-from triolet.tools.bundled_model.evaluation import Generator
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.tools.bundled_model import evaluation, training
+from triolet.tools.bundled_model.evaluation import Answer
 from triolet.tools.bundled_model.generator import (
     Exchange,
     render,
 )
-from triolet.tools.bundled_model.training import Phase, Plan, train_tokenizer
-from triolet.tools.bundled_model.training_model import ModelShape, TrainingModel
+from triolet.tools.bundled_model.training import Phase, Plan
+from triolet.tools.bundled_model.words import CAPITALS
 
 PLAN = Plan(
     phases=(Phase(3, 64, 32, copying_share=0.5), Phase(3, 64, 64)), warmup_steps=1, decay_steps=3
 )
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "head_dim": 4,
+}
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return training.train_tokenizer(0, documents=60)
-
-
-def make_shape(vocabulary: int) -> ModelShape:
-    return ModelShape(vocabulary, 16, 1, head_channels=4, intermediate=24)
-
-
-def make_model(tokenizer: Tokenizer) -> TrainingModel:
-    torch.manual_seed(0)
-    return TrainingModel(make_shape(tokenizer.get_vocab_size()))
 
 
 def test_any_text_survives_the_tokenizer(tokenizer: Tokenizer) -> None:
@@ -48,7 +45,7 @@ def test_any_text_survives_the_tokenizer(tokenizer: Tokenizer) -> None:
 @pytest.mark.slow
 def test_steps_lower_the_loss_and_repeat_exactly(tokenizer: Tokenizer) -> None:
     def run() -> list[float]:
-        model = make_model(tokenizer)
+        model = training.make_model(0, vocab_size=tokenizer.get_vocab_size(), **SIZES)
         optimizers = training.make_optimizers(model, PLAN)
         windows = training.draw_windows(tokenizer, PLAN, 0)
         return [training.train_step(model, optimizers, windows, 1.0) for _ in range(3)]
@@ -60,11 +57,11 @@ def test_steps_lower_the_loss_and_repeat_exactly(tokenizer: Tokenizer) -> None:
 
 def test_a_run_leaves_a_whole_model_folder(tmp_path: Path) -> None:
     plan = attrs.evolve(PLAN, tokenizer_documents=60, checkpoint_period_steps=2)
-    run = training.train(tmp_path, plan, make_shape)
+    run = training.train(tmp_path, plan, **SIZES)
     stopped = [next(run) for _ in range(4)]
     assert [step for step, _ in stopped] == [0, 1, 2, 3]
     # Stopped before its fourth step was written, so a second run goes on after the second.
-    resumed = list(training.train(tmp_path, plan, make_shape))
+    resumed = list(training.train(tmp_path, plan, **SIZES))
     assert resumed[:2] == stopped[2:]
     assert [step for step, _ in resumed] == [2, 3, 4, 5]
     names = {path.name for path in tmp_path.iterdir()}
@@ -74,17 +71,8 @@ def test_a_run_leaves_a_whole_model_folder(tmp_path: Path) -> None:
     }
 
 
-def test_the_safetensors_package_reads_ours(tmp_path: Path) -> None:
-    safetensors_torch = pytest.importorskip("safetensors.torch")
-    tensors = {"one": torch.randn(3, 5).bfloat16(), "turned": torch.randn(4, 2).t()}
-    artefacts.write_safetensors(tmp_path / "x.safetensors", tensors)
-    read = safetensors_torch.load_file(tmp_path / "x.safetensors")
-    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
-
-
-def test_the_chat_template_is_what_training_saw(tmp_path: Path) -> None:
-    artefacts.write_settings(tmp_path, ModelShape(vocabulary=8))
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+def test_the_chat_template_is_what_training_saw() -> None:
+    settings = json.loads((Path(bundled_model_folder()) / "tokenizer_config.json").read_text())
     template = jinja2.Template(settings["chat_template"])
 
     def fill(messages: list[dict[str, str]], *, generate: bool) -> str:
@@ -106,17 +94,25 @@ def test_the_chat_template_is_what_training_saw(tmp_path: Path) -> None:
     assert opened.endswith("Hello!<|eos|><|user|>Bye<|assistant|>")
 
 
-@pytest.fixture(scope="module")
-def generator() -> Generator:
-    torch.manual_seed(0)
-    tokenizer: Tokenizer = train_tokenizer(0, documents=60)
-    shape = ModelShape(tokenizer.get_vocab_size(), hidden=16, head_channels=4, intermediate=24)
-    return Generator(TrainingModel(shape).eval(), tokenizer, answer_tokens_max=12)
+def test_a_model_that_answers_wrongly_is_refused() -> None:
+    asked: list[list[str]] = []
 
+    def answer(prompts: list[str], temperature: float) -> list[Answer]:
+        asked.append(prompts)
+        return [Answer("I do not know.", ended=True) for _ in prompts]
 
-def test_the_prompts_are_different_and_counted(generator: Generator) -> None:
-    scores = evaluation.evaluate(generator, prompts=4)
-    assert [score.asked for score in scores] == [4, 4, 4, 4]
-    # A model of random weights is refused: the evaluation can fail.
+    scores = evaluation.evaluate(answer, prompts=4)
+    assert [score.asked for score in scores] == [len(set(prompts)) for prompts in asked] == [4] * 4
     assert not any(score.passed for score in scores)
     assert all(len(set(score.wrong)) == 4 for score in scores)
+
+
+def test_a_capital_alone_in_an_answer_that_ended_is_right() -> None:
+    asked = ("What is the capital of Peru?", "Peru")
+    for answer, right in (
+        (Answer("The capital of Peru is Lima.", ended=True), True),
+        (Answer("The capital of Peru is Lima", ended=False), False),
+        (Answer("The capital of Peru is Lima or Quito.", ended=True), False),
+    ):
+        assert evaluation.capital_is_right(asked, answer) is right
+    assert CAPITALS["Peru"] == "Lima"
