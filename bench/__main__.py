@@ -3,8 +3,8 @@
     make bench
     python -m triolet.bench                      # all
     python -m triolet.bench whole_path step_ring
-    python -m triolet.bench offline small --rounds 2
-    python -m triolet.bench offline --help
+    python -m triolet.bench shared_cores small --rounds 2
+    python -m triolet.bench shared_cores --help
 
 Words that are no benchmark's name belong to the one before them. What a benchmark has found is
 printed at once. One that runs longer than its bound is cut off, and the next one begins.
@@ -26,13 +26,10 @@ from .steps.shapes import SHAPES
 BENCHMARKS = {
     "whole_path": 5,
     "frontend": 8,
-    "sockets": 8,
-    "large_bodies": 8,
+    "sockets": 15,
     "overload": 5,
-    "http_requests": 5,
     "many_streams": 5,
     "rebuilding": 8,
-    "server_tree": 3,
     "viewer": 25,
     "host_loop": 3,
     "bridge": 5,
@@ -40,15 +37,9 @@ BENCHMARKS = {
     "journal": 3,
     "journal_price": 8,
     "engine_core": 5,
-    "masks": 3,
-    "kernels": 10,
-    "experts": 10,
     "sampling": 3,
-    "worker_steps": 20,
     "worker_death": 8,
     "walks": 2,
-    "offline": 20,
-    "peers": 20,
     "shared_cores": 30,
     "memory": 20,
     "torch_executor": 5,

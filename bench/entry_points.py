@@ -105,7 +105,7 @@ def _latency() -> Measurement:
 
 @bench_command(StartupOptions(), "startup")
 def _startup() -> Measurement:
-    """Time `triolet serve`: from the command to ready, from its worker's death to ready again."""
+    """Time `triolet serve`: from the command to ready, from deaths to ready again; and idle CPU."""
     from ..fuzz.chaos.clients import Lost
     from ..fuzz.observers import NotInTime
     from .commands import startup

@@ -4,8 +4,7 @@ Sans-IO: figures in, tables out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -18,19 +17,20 @@ from .steps.machine import MachineFloor
 from .steps.timeline import StepFigures
 
 _KINDS = ("frontend", "engine", "worker")
-NO_TARGETS: Mapping[str, str] = MappingProxyType({})
+
+
+def _table(title: str, *heads: str) -> Table:
+    return Table(*heads, title=title, title_justify="left")
 
 
 def throughput_table(found: Throughput) -> Table:
     """Rates beside the yardstick's, and what each process spent."""
     work = found.work
-    table = Table(
-        title=f"{found.model}: {work.requests} requests at once, prompts {work.prompt_min} to"
+    table = _table(
+        f"{found.model}: {work.requests} requests at once, prompts {work.prompt_min} to"
         f" {work.prompt_max}, {work.tokens} tokens out; medians of {found.tokens_s.runs} rounds",
-        title_justify="left",
+        *("", "output tokens/s", "CPU µs a token"),
     )
-    for head in ("", "output tokens/s", "CPU µs a token"):
-        table.add_column(head)
     total = sum(series.median for series in found.cpu_us.values())
     table.add_row("triolet", found.tokens_s.text(), f"{total:.0f}")
     for name, series in found.cpu_us.items():
@@ -45,9 +45,7 @@ def throughput_table(found: Throughput) -> Table:
 
 def timeline_table(figures: StepFigures) -> Table:
     """The parts of a step."""
-    table = Table(title=f"median of {figures.steps} steps", title_justify="left")
-    for head in ("part", "µs"):
-        table.add_column(head, justify="right" if head == "µs" else "left")
+    table = _table(f"median of {figures.steps} steps", "part", "µs")
     for name, us in figures.spans_us.items():
         table.add_row(name, f"{us:.1f}")
     return table
@@ -55,10 +53,8 @@ def timeline_table(figures: StepFigures) -> Table:
 
 def latency_table(name: str, rows: Sequence[LatencyRow]) -> Table:
     """A line for each load."""
-    table = Table(title=f"{name}: times in ms, CPU in µs a token", title_justify="left")
     heads = ("", "loop", "tok/s", "first p50", "p99", "gap p50", "mean", "p99", "tok/event", "CPU")
-    for head in (*heads, *_KINDS, "errors"):
-        table.add_column(head)
+    table = _table(f"{name}: times in ms, CPU in µs a token", *heads, *_KINDS, "errors")
     for row in rows:
         found = row.measures
         costs = {each.name: each.cpu_us_per_token for each in found.processes}
@@ -80,13 +76,12 @@ def latency_table(name: str, rows: Sequence[LatencyRow]) -> Table:
 
 def startup_table(found: StartFigures) -> Table:
     """Seconds, and what each process holds."""
-    table = Table(title="seconds, and memory once ready", title_justify="left")
-    table.add_column("")
-    table.add_column("")
+    table = _table("seconds, and memory once ready", "", "")
     table.add_row("command to ready", found.start_s.text(2))
     table.add_row("engine killed to ready again", found.restart_s.text(2))
     table.add_row("  of it the engine's and worker's boot", found.engine_boot_s.text(2))
     table.add_row("frontend killed to ready again", found.frontend_s.text(2))
+    table.add_row("idle, cores of all processes", found.idle_cores.text(4))
     for place, mib in found.resident_mib.items():
         table.add_row(f"{place}, MiB", f"{mib:.0f}")
     return table
@@ -94,9 +89,8 @@ def startup_table(found: StartFigures) -> Table:
 
 def prefix_table(rows: Sequence[PrefixFigures]) -> Table:
     """Table with the cache and without."""
-    table = Table(title=f"{rows[0].turns} chat turns, first token in ms", title_justify="left")
-    for head in ("prefix cache", "hit rate", "cached tokens", "p50", "p99", "later turns p50"):
-        table.add_column(head)
+    heads = ("prefix cache", "hit rate", "cached tokens", "p50", "p99", "later turns p50")
+    table = _table(f"{rows[0].turns} chat turns, first token in ms", *heads)
     for row in rows:
         table.add_row(
             "on" if row.cache else "off",
@@ -111,23 +105,19 @@ def prefix_table(rows: Sequence[PrefixFigures]) -> Table:
 
 def machine_table(floors: Sequence[MachineFloor]) -> Table:
     """Table of the most that this machine can do."""
-    table = Table(title="the machine's floor", title_justify="left")
-    for head in ("threads", "memory read GB/s", "multiply GFLOP/s", "instructions"):
-        table.add_column(head)
+    heads = ("threads", "memory read GB/s", "multiply GFLOP/s", "instructions")
+    table = _table("the machine's floor", *heads)
     for floor in floors:
         peak = "" if math.isnan(floor.multiply_gflop_s) else f"{floor.multiply_gflop_s:.0f}"
         table.add_row(str(floor.threads), f"{floor.read_gb_s:.1f}", peak, floor.isa or "none")
     return table
 
 
-def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) -> Table:
-    """Each case beside its floor; `targets` by the case's name."""
+def kernel_table(found: KernelFigures) -> Table:
+    """Each case beside its floor."""
     threads = f"{found.threads} thread{'s' * (found.threads > 1)}"
-    table = Table(title=f"{found.executor}, {threads}: ms", title_justify="left")
-    for head in ("step", "call", "with Python", "least", "floor", "share", "share with Python"):
-        table.add_column(head)
-    if targets:
-        table.add_column("target")
+    heads = ("step", "call", "with Python", "least", "floor", "share", "share with Python")
+    table = _table(f"{found.executor}, {threads}: ms", *heads)
     for case in found.cases:
         table.add_row(
             case.name,
@@ -135,7 +125,6 @@ def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) 
             *(_figures(each) for each in (case.least_ms, case.floor_ms.median)),
             case.call_share.text(2),
             case.step_share.text(2),
-            *([targets.get(case.name, "")] if targets else []),
         )
     return table
 

@@ -222,14 +222,7 @@ async def press(load: Load, server: PressedServer, protocol: Protocol, *, warm_u
     with bar.shown():
         runner = make_runner(load, server.target, protocol, pid=server.pid)
         runner.on_ended = bar.advance
-        run = await runner.run()
-    return measure(
-        run.histories,
-        elapsed_s=run.elapsed_s,
-        client_cpu_s=run.client_cpu_s,
-        before=run.costs_before,
-        after=run.costs_after,
-    )
+        return measure(await runner.run())
 
 
 def make_runner(load: Load, target: Target, protocol: Protocol, *, pid: int = 0) -> Runner:

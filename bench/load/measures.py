@@ -81,15 +81,20 @@ class Measures:
         return {row.name: row for row in self.processes}[name]
 
 
-def measure(
-    histories: Sequence[RequestHistory],
-    *,
-    elapsed_s: float,
-    client_cpu_s: float,
-    before: dict[str, Cost],
-    after: dict[str, Cost],
-) -> Measures:
+@attrs.frozen(kw_only=True)
+class LoadRun:
+    """Result of a load. Times in seconds; costs of the server's processes by name, if known."""
+
+    histories: list[RequestHistory]
+    elapsed_s: float
+    client_cpu_s: float
+    costs_before: dict[str, Cost]
+    costs_after: dict[str, Cost]
+
+
+def measure(run: LoadRun) -> Measures:
     """Sum a run up. Only requests that completed count in latencies; all count in tokens."""
+    histories, elapsed_s = run.histories, run.elapsed_s
     whole = [history for history in histories if history.outcome in _WHOLE]
     tokens = sum(_tokens(history) for history in histories)
     streamed = [history for history in whole if history.delta_times_s]
@@ -113,7 +118,7 @@ def measure(
         gap_s=Spread.of(gaps),
         total_s=Spread.of([history.ended_s - history.due_s for history in whole]),
         late_s=Spread.of([history.sent_s - history.due_s for history in histories]),
-        processes=_costs(tokens, client_cpu_s, before, after),
+        processes=_costs(tokens, run),
     )
 
 
@@ -126,20 +131,18 @@ def _kind(history: RequestHistory) -> str:
     return f"{history.outcome.value}: {history.error}" if history.error else history.outcome.value
 
 
-def _costs(
-    tokens: int, client_cpu_s: float, before: dict[str, Cost], after: dict[str, Cost]
-) -> list[ProcessCost]:
+def _costs(tokens: int, run: LoadRun) -> list[ProcessCost]:
     per_token = 1e6 / tokens if tokens else math.nan
-    spent = cpu_spent(before, after)
+    spent = cpu_spent(run.costs_before, run.costs_after)
     rows = [
-        ProcessCost(name, cpu_s, cpu_s * per_token, after[name].resident_mib)
+        ProcessCost(name, cpu_s, cpu_s * per_token, run.costs_after[name].resident_mib)
         for name, cpu_s in spent.items()
     ]
     if rows:
         whole = sum(spent.values())
         memory = sum(row.resident_mib for row in rows)
         rows.append(ProcessCost("server", whole, whole * per_token, memory))
-    rows.append(ProcessCost("client", client_cpu_s, client_cpu_s * per_token, math.nan))
+    rows.append(ProcessCost("client", run.client_cpu_s, run.client_cpu_s * per_token, math.nan))
     return rows
 
 

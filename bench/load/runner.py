@@ -17,6 +17,7 @@ import trio
 
 from ...fuzz.observers import Cost, costs_of_tree
 from .client import Client, ClientFault, Outcome, RequestHistory, Target
+from .measures import LoadRun
 from .schedule import Load, Schedule
 
 RECEIVE_BYTES = 256 * 2**10
@@ -37,17 +38,6 @@ class ServerGone(Exception):
 
     def __str__(self) -> str:
         return f"no server answers on {self.address}: {self.reason}"
-
-
-@attrs.frozen(kw_only=True)
-class LoadRun:
-    """Result of a load. Times in seconds; costs of the server's processes by name, if known."""
-
-    histories: list[RequestHistory]
-    elapsed_s: float
-    client_cpu_s: float
-    costs_before: dict[str, Cost]
-    costs_after: dict[str, Cost]
 
 
 @attrs.define(eq=False)

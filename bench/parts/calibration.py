@@ -13,7 +13,6 @@ are lower still; so it is told what share of a processor a take had.
 """
 
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -58,24 +57,19 @@ class Target:
     value: float
     at_least: bool = False
 
-    def scale(self, raw: float, factor: float) -> float:
-        """Scale a figure to the machine of the targets: costs shrink, rates grow."""
-        return raw * factor if self.at_least else raw / factor
-
-    def is_met(self, figure: float) -> bool:
-        """Whether the figure is good enough."""
-        return figure >= self.value if self.at_least else figure <= self.value
-
     def verdict(self, raw: float, factor: float) -> str:
-        """The raw figure has been printed; what follows it on its line. NaN is not scaled by."""
+        """Text behind the raw figure: as the machine of the targets would have it, and verdicts."""
         sign, bound = ("×", "≥") if self.at_least else ("÷", "≤")
-        judged = f"target {bound} {self.value:g}: raw {_word(self.is_met(raw))}"
-        if math.isnan(factor):
-            return f"not scaled, as the machine's floor is not known; {judged}"
-        scaled = self.scale(raw, factor)
+        scaled = raw * factor if self.at_least else raw / factor  # rates grow, costs shrink
         digits = 0 if abs(scaled) >= 100 else 2
-        verdict = _word(self.is_met(scaled))
-        return f"{sign} {factor:.2f} = {scaled:.{digits}f}; {judged}, scaled {verdict}"
+        return (
+            f"{sign} {factor:.2f} = {scaled:.{digits}f}; target {bound} {self.value:g}:"
+            f" raw {self._judge(raw)}, scaled {self._judge(scaled)}"
+        )
+
+    def _judge(self, figure: float) -> str:
+        is_met = figure >= self.value if self.at_least else figure <= self.value
+        return "met" if is_met else "missed"
 
 
 @attrs.define(eq=False)
@@ -84,9 +78,11 @@ class Calibration:
 
     takes: list[Take] = attrs.field(factory=list)
 
-    def add(self, take: Take) -> None:
-        """Add a take, before, between or after rounds."""
-        self.takes.append(take)
+    def take(self) -> None:
+        """Add a take of here and now, before, between or after rounds; blocks."""
+        command = [sys.executable, "-m", "triolet.bench.parts.calibration"]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TAKE_S)
+        self.takes.append(Take(**json.loads(answer.stdout)))
 
     def factor(self) -> float:
         """This machine's CPU time by that of the targets' machine: of the least slowed block."""
@@ -115,10 +111,6 @@ def block_ratios(takes: Sequence[Take]) -> dict[str, float]:
         block: statistics.median(take.cpu_us[block] for take in takes) / us
         for block, us in REFERENCE_US.items()
     }
-
-
-def _word(is_met: bool) -> str:
-    return "met" if is_met else "missed"
 
 
 # Repeats for some milliseconds a turn: a take lasts half a second, and neighbours meet all blocks.
@@ -221,25 +213,6 @@ async def measure(turns: int = TURNS, repeats: int = REPEATS) -> Take:
             spent_us[name].append((time.process_time() - began_s) / repeats * 1e6)
     share = (time.process_time() - began_cpu_s) / (time.perf_counter() - began_wall_s)
     return Take({name: statistics.median(each[1:]) for name, each in spent_us.items()}, share)
-
-
-async def take_blocks(calibration: Calibration) -> None:
-    """Add a take of here and now."""
-    command = [sys.executable, "-m", "triolet.bench.parts.calibration"]
-    with trio.fail_after(TAKE_S):
-        answer = await trio.run_process(command, capture_stdout=True)
-    calibration.add(_parse(answer.stdout))
-
-
-def take_blocks_sync(calibration: Calibration) -> None:
-    """The same for a benchmark that is not a task."""
-    command = [sys.executable, "-m", "triolet.bench.parts.calibration"]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TAKE_S)
-    calibration.add(_parse(answer.stdout))
-
-
-def _parse(answer: bytes) -> Take:
-    return Take(**json.loads(answer))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ...engine.core.engine_core import EngineCore
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...engine.step_messages import Step, StepResult, WorkerReady
-from .calibration import Calibration, Target, take_blocks_sync
+from .calibration import Calibration, Target
 from .words import argument_parser, at_least_one
 
 VOCAB = 32_000
@@ -84,9 +84,9 @@ def main() -> None:
     gc.freeze()  # as the engine does once it is ready
     for running in options.running:
         calibration = Calibration()
-        take_blocks_sync(calibration)
+        calibration.take()
         spent_us = measure(running, options.frontends, options.prompt, options.tokens)
-        take_blocks_sync(calibration)
+        calibration.take()
         median_us = statistics.median(spent_us)
         p99_us = statistics.quantiles(spent_us, n=100)[98]
         print(

@@ -17,7 +17,7 @@ from ...fuzz.observers import costs_of_tree
 from ..load.measures import Spread
 from ..load.schedule import Load
 from ..options import Protocol
-from .calibration import Calibration, take_blocks_sync
+from .calibration import Calibration
 from .serving import Serving, costs, measured, open_server, print_costs
 from .words import argument_parser
 
@@ -72,9 +72,9 @@ def main() -> None:
     with open_server(*words) as server:
         server.press(Load(requests=64, tokens=4), Protocol.LANES)
         calibration = Calibration()
-        take_blocks_sync(calibration)
+        calibration.take()
         trio.run(run, server)
-        take_blocks_sync(calibration)
+        calibration.take()
         print(calibration.describe())
 
 

@@ -1,22 +1,24 @@
 """A server for benchmarks, with the null executor mostly, and a load on it; figures in a row."""
 
 import math
+import os
 import re
 import select
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import attrs
 import trio
 
 from ..load.client import Target
 from ..load.command import make_runner
-from ..load.measures import Measures, measure
-from ..load.runner import LoadRun, Runner
+from ..load.measures import LoadRun, Measures, measure
+from ..load.runner import Runner
 from ..load.schedule import Load
 from ..options import Protocol
 
@@ -44,24 +46,24 @@ class Serving:
 
 def measured(run: LoadRun) -> Measures:
     """The figures of a run; one that has errors has no figures."""
-    figures = measure(
-        run.histories,
-        elapsed_s=run.elapsed_s,
-        client_cpu_s=run.client_cpu_s,
-        before=run.costs_before,
-        after=run.costs_after,
-    )
+    figures = measure(run)
     assert not figures.errors, figures.errors
     return figures
 
 
 @contextmanager
-def open_server(*options: str, executor: str = "null") -> Iterator[Serving]:
-    """`triolet serve` with these options, until the block is left; `executor` "" is its default."""
+def open_server(
+    *options: str, executor: str = "null", variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Serving]:
+    """`triolet serve` with these options, until the block is left; `executor` "" is its default.
+
+    `variables` are added to its environment.
+    """
     command = [sys.executable, "-m", "triolet", "serve", "--port", "0", *NO_SPARES]
     if executor:
         command += ["--executor", executor]
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE) as server:
+    words, environment = [*command, *options], {**os.environ, **variables}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=environment) as server:
         try:
             yield Serving(_wait_url(server), server.pid)
         finally:

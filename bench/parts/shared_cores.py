@@ -18,20 +18,22 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import trio
 from rich.console import Console
 from rich.table import Table
 
+from ...fuzz.observers import wait_until
 from ..load.command import PressedServer, press, target_of
-from ..load.measures import Measures
+from ..load.measures import Measures, Series
 from ..load.schedule import Load
 from ..options import Protocol
+from ..serving.startup import is_ok
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SHAPES, shape_folder
-from .null_server import wait_ready
-from .words import add_shapes, argument_parser, at_least_one
+from .words import argument_parser, at_least_one
 
 OURS = f"{shlex.quote(sys.executable)} -P -m triolet serve {{model}} --port {{port}}"
 PORT = 8890  # the first server's, the others' are the next ones
@@ -85,9 +87,9 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 async def press_all(servers: Mapping[str, PressedServer], rounds: int) -> Found:
     """Press the servers in turns, after one load each to warm up."""
     found: Found = collections.defaultdict(lambda: collections.defaultdict(list))
-    with trio.fail_after(READY_S):
-        for server in servers.values():
-            await wait_ready(server.target.port, "/health")
+    for name, server in servers.items():
+        is_ready = partial(is_ok, server.target.port, "/health")
+        await wait_until(is_ready, f"{name} is ready", seconds=READY_S)
     for number, loops, in_flight in itertools.product(range(rounds), LOOPS, IN_FLIGHT):
         load = load_of(in_flight, seed=number * 100 + loops * 10 + in_flight)
         turns = list(servers.items())[:: -1 if number % 2 else 1]
@@ -111,20 +113,16 @@ def load_of(in_flight: int, *, seed: int) -> Load:
 
 def table_of(shape: str, found: Found) -> Table:
     """A row for each load and server: medians, and the spread of tokens a second."""
-    table = Table("loops, in flight", shape, "tokens/s", "gap p50, ms", "p99, ms", "CPU ms a token")
+    table = Table("loops, in flight", shape, "tokens/s", "gap p50, ms", "p99, ms", "CPU µs a token")
     for (loops, in_flight), servers in found.items():
         for name, runs in servers.items():
-            rates = [run.tokens_per_s for run in runs]
-            gaps = [[run.gap_s.p50 * 1e3, run.gap_s.p99 * 1e3] for run in runs]
-            costs = [run.cost("server").cpu_us_per_token / 1e3 for run in runs]
-            p50, p99 = map(statistics.median, zip(*gaps, strict=True))
             table.add_row(
                 f"{loops}, {in_flight}",
                 name,
-                f"{statistics.median(rates):.0f} [{min(rates):.0f}..{max(rates):.0f}]",
-                f"{p50:.1f}",
-                f"{p99:.0f}",
-                f"{statistics.median(costs):.2f}",
+                Series.of([run.tokens_per_s for run in runs]).text(),
+                f"{statistics.median(run.gap_s.p50 * 1e3 for run in runs):.1f}",
+                f"{statistics.median(run.gap_s.p99 * 1e3 for run in runs):.0f}",
+                f"{statistics.median(run.cost('server').cpu_us_per_token for run in runs):.0f}",
             )
     return table
 
@@ -137,13 +135,13 @@ def named_command(text: str) -> tuple[str, str]:
     return name, command
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print a table for each shape."""
     parser = argument_parser(__doc__)
-    add_shapes(parser)
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=", ".join(SHAPES))
     parser.add_argument("--against", action="append", type=named_command, default=[])
     parser.add_argument("--rounds", type=at_least_one, default=3)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args()
     console = Console(width=COLUMNS)
     console.print(look_at_machine().describe(), markup=False, highlight=False)
     for shape in arguments.shapes:

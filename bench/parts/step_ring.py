@@ -61,15 +61,16 @@ class Way:
 
 
 @contextlib.contextmanager
-def forked(child: Callable[[], None], processor: int) -> Iterator[None]:
-    """Runs `child` in a forked process on one processor; the block must make it return."""
+def forked(child: Callable[[], None], processor: int | None = None) -> Iterator[None]:
+    """Runs `child` in a forked process, on one processor; the block must make it return."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         request_death_signal()  # a benchmark that waits for an answer heeds no signal but SIGKILL
         if os.getppid() != parent:
             os._exit(0)
-        os.sched_setaffinity(0, {processor})
+        if processor is not None:
+            os.sched_setaffinity(0, {processor})
         child()
         os._exit(0)
     try:

@@ -15,9 +15,11 @@ import statistics
 import tempfile
 import time
 
-from ...engine.config import EngineSettings
-from ...engine.step_messages import Mask, NewRow, RowSampling, Step
+from ...engine.config import BLOCK_TOKENS, EngineSettings
+from ...engine.step_messages import RowSampling
 from ...engine.worker.torch.executor import TorchExecutor
+from ..steps.step_driver import StepDriver, blocks_for, decode_rows, prefill_rows
+from .words import argument_parser
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,86 +49,67 @@ SHAPES = {
     },
 }  # fmt: skip
 BATCHES = (1, 16, 64)
-BLOCK_TOKENS = 16
+STEPS = 40
 
 
-def no_mask() -> Mask:
-    """No row asks for one."""
-    raise AssertionError("no row is masked")
-
-
-def make_executor(folder: pathlib.Path, arguments: argparse.Namespace) -> TorchExecutor:
-    """A loaded dummy model with room for all rows."""
-    (folder / "config.json").write_text(json.dumps(SHAPES[arguments.shape]))
+def open_driver(folder: pathlib.Path, options: argparse.Namespace) -> StepDriver:
+    """A loaded dummy model with room for all rows, whose KV memory was written once."""
+    (folder / "config.json").write_text(json.dumps(SHAPES[options.shape]))
     settings = EngineSettings(
         model=str(folder),
         load_format="dummy",
-        device=arguments.device,
-        threads=arguments.threads,
-        bitwise=not arguments.plain,
+        device=options.device,
+        threads=options.threads,
+        bitwise=not options.plain,
         max_num_seqs=max(BATCHES),
+        max_num_batched_tokens=max(*BATCHES, options.context),
+        kv_blocks=blocks_for(decode_rows(max(BATCHES), options.context), BLOCK_TOKENS),
     )
     executor = TorchExecutor(settings, 0)
     ready = executor.load(lambda phase, fraction: None)
-    print(f"{arguments.shape}, {arguments.device}: {'' if ready.bitwise else 'not '}bitwise")
-    return executor
+    print(f"{options.shape}, {options.device}: {'' if ready.bitwise else 'not '}bitwise")
+    sampling = RowSampling(temperature=options.temperature, top_k=0, top_p=0.95, min_p=0.0, seed=0)
+    driver = StepDriver(executor, ready.vocab_size, ready.kv_blocks, BLOCK_TOKENS, sampling)
+    driver.touch(max(BATCHES))
+    return driver
 
 
-def measure(executor: TorchExecutor, rows: int, arguments: argparse.Namespace) -> None:
-    """Prefill every row alone, then decode all of them together."""
-    context = arguments.context
-    blocks = -(-(context + arguments.steps + 1) // BLOCK_TOKENS)
-    begin = time.perf_counter()
-    for row in range(rows):
-        sampling = RowSampling(
-            temperature=arguments.temperature, top_k=0, top_p=0.95, min_p=0.0, seed=row
-        )
-        new = NewRow(
-            row=row,
-            token_ids=[(row * 7 + place) % 1500 for place in range(context)],
-            prompt_tokens=context,
-            computed_tokens=0,
-            block_ids=list(range(row * blocks, (row + 1) * blocks)),
-            sampling=sampling,
-        )
-        step = Step(number=row, new=[new], rows=[row], token_counts=[context], samples=[True])
-        executor.execute(step, no_mask)
-    prefilled = rows * context / (time.perf_counter() - begin)
+def measure(driver: StepDriver, rows: int, context: int) -> None:
+    """Prefill so many prompts one after another, then decode so many rows together."""
+    driver.begin([])
+    began_s = time.perf_counter()
+    for _ in range(rows):
+        driver.step(prefill_rows(context))
+    prefilled = rows * context / (time.perf_counter() - began_s)
+    driver.begin(decode_rows(rows, context))
     walls, processors = [], []
-    for number in range(arguments.steps):
-        step = Step(
-            number=1000 + number,
-            rows=list(range(rows)),
-            token_counts=[1] * rows,
-            samples=[True] * rows,
-        )
-        wall, processor = time.perf_counter(), time.process_time()
-        executor.execute(step, no_mask)
-        walls.append((time.perf_counter() - wall) * 1000)
-        processors.append((time.process_time() - processor) * 1000)
-    executor.execute(Step(number=0, finished=list(range(rows))), no_mask)
+    for _ in range(STEPS):
+        wall_s, processor_s = time.perf_counter(), time.process_time()
+        driver.step()
+        walls.append((time.perf_counter() - wall_s) * 1000)
+        processors.append((time.process_time() - processor_s) * 1000)
     print(
         f"batch {rows:3}  context {context:5}  wall min {min(walls):6.2f} median"
         f" {statistics.median(walls):6.2f}  cpu min {min(processors):6.2f} ms/step"
-        f"  prefill {prefilled:6.0f} tokens/s"
+        f"  prefill {prefilled:6.0f} tokens/s",
+        flush=True,
     )
 
 
 def main() -> None:
     """Measure the batches, one after another."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="bundled")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--plain", action="store_true", help="not bitwise")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        executor = make_executor(pathlib.Path(folder), arguments)
+        driver = open_driver(pathlib.Path(folder), options)
         for rows in BATCHES:
-            measure(executor, rows, arguments)
+            measure(driver, rows, options.context)
 
 
 if __name__ == "__main__":

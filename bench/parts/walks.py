@@ -1,7 +1,6 @@
 """Files that one request passes through: a prompt's way down to the kernels, a token's way up.
 
     python -m triolet.bench walks
-    python bench/parts/walks.py --checkout FOLDER      another checkout, without installing it
 
 Starts `triolet serve` with a hook of `sys.setprofile` in every process and thread, asks twice, and
 counts the distinct product files that the second request enters: before its first token is sampled
@@ -9,27 +8,25 @@ counts the distinct product files that the second request enters: before its fir
 so the fewest of some requests count.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
-import os
 import pathlib
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+from ..load.client import Target
+from .serving import open_server
+from .words import argument_parser
+
 ROUNDS = 9
-READY_S = 60.0
 # Time for what an answered request leaves to do.
 SETTLED_S = 0.3
 ROOMS = ("api", "runtime", "engine", "transports", "nurseries")
-# The worker's call into the kernels, in this layout or an older one: the token is sampled in it.
-SAMPLED_IN = ("engine/kernels/binding.py", "engine/native/binding.py")
+# The worker's call into the kernels: the token is sampled in it.
+SAMPLED_IN = "engine/kernels/binding.py"
 # The first token is not the last one, so that the way up is not that of an end.
 BODY = {"input": "A fox", "max_output_tokens": 4, "temperature": 0, "stream": True}
 DELTA = b"event: response.output_text.delta"
@@ -51,54 +48,25 @@ Step = tuple[int, str]
 
 
 @contextlib.contextmanager
-def hooked_server(checkout: pathlib.Path, log: pathlib.Path) -> Iterator[int]:
-    """A server of that checkout whose processes note their calls in `log`; gives its port."""
-    hook = log / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(HOOK)
-    (hook / "triolet").symlink_to(checkout)
-    notes = log / "notes"
-    notes.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+def hooked_server(folder: pathlib.Path) -> Iterator[Target]:
+    """A server whose processes note their calls in files of `folder`."""
+    (folder / "hook").mkdir()
+    (folder / "hook" / "sitecustomize.py").write_text(HOOK)
     variables = {
-        "PYTHONPATH": str(hook),
+        "PYTHONPATH": str(folder / "hook"),
         "TRIOLET_PASS_ENV": "WALKS_LOG,WALKS_ROOT",  # to every process of the tree
-        "WALKS_LOG": str(notes),
-        "WALKS_ROOT": str(hook / "triolet"),
+        "WALKS_LOG": str(folder),
+        "WALKS_ROOT": str(pathlib.Path(__file__).resolve().parents[2]),
     }
-    command = [sys.executable, "-m", "triolet", "serve", "--port", str(port)]
-    command += ["--spare-engines", "0", "--spare-frontends", "0"]
-    with subprocess.Popen(
-        command, env=os.environ | variables, stderr=subprocess.DEVNULL, cwd=log
-    ) as server:
-        try:
-            deadline = time.monotonic() + READY_S
-            while not _is_ready(port):
-                assert server.poll() is None, "the server ended"
-                assert time.monotonic() < deadline, "the server is not ready"
-            yield port
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait()
+    with open_server(executor="", variables=variables) as server:
+        yield server.target
 
 
-def _is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/ready")
-        return bool(connection.getresponse().status == http.HTTPStatus.OK)
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
-def ask(port: int) -> tuple[int, int]:
+def ask(target: Target) -> tuple[int, int]:
     """Ask for a streamed response: when it began and when its first token came (monotonic, ns)."""
     signal.sigtimedwait([], SETTLED_S)
     began = time.monotonic_ns()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=30)
     head = {"Content-Type": "application/json"}
     connection.request("POST", "/v1/responses", json.dumps(BODY), head)
     answer = connection.getresponse()
@@ -114,7 +82,7 @@ def ask(port: int) -> tuple[int, int]:
 def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
     """Steps that all processes noted meanwhile, in order of time."""
     found = []
-    for path in notes.iterdir():
+    for path in filter(pathlib.Path.is_file, notes.iterdir()):
         for line in path.read_text().splitlines():
             at, _, name = line.partition(" ")
             if began <= int(at) <= ended and name.startswith(ROOMS):
@@ -124,7 +92,7 @@ def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
 
 def split(steps: Sequence[Step]) -> tuple[list[str], list[str]]:
     """The files of the way down and of the way up, each once, in order of their first call."""
-    sampled = min(at for at, name in steps if name in SAMPLED_IN)
+    sampled = min(at for at, name in steps if name == SAMPLED_IN)
     down = dict.fromkeys(name for at, name in steps if at <= sampled)
     up = dict.fromkeys(name for at, name in steps if at > sampled)
     return list(down), list(up)
@@ -132,16 +100,13 @@ def split(steps: Sequence[Step]) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """Print both ways."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    here = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--checkout", type=pathlib.Path, default=here)
-    checkout = parser.parse_args().checkout.resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        log = pathlib.Path(folder)
-        with hooked_server(checkout, log) as port:
-            ask(port)
-            times = [ask(port) for _ in range(ROUNDS)]
-        walks = [split(steps_between(log / "notes", *each)) for each in times]
+    argument_parser(__doc__).parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        notes = pathlib.Path(name)
+        with hooked_server(notes) as target:
+            ask(target)
+            times = [ask(target) for _ in range(ROUNDS)]
+        walks = [split(steps_between(notes, *each)) for each in times]
     for name, ways in zip(("down", "up"), zip(*walks, strict=True), strict=True):
         fewest = min(ways, key=len)
         print(f"{name}: {len(fewest)} files")

@@ -15,7 +15,7 @@ import trio
 from ... import Runtime, open_runtime
 from ...engine.sampling_params import SamplingParams
 from ...fuzz.observers import costs_of_tree, cpu_spent
-from .calibration import Calibration, Target, take_blocks
+from .calibration import Calibration, Target
 from .words import argument_parser
 
 STREAMS = 64
@@ -44,7 +44,7 @@ async def run() -> None:
             rates.append(STREAMS * TOKENS / (time.perf_counter() - began_s))
             costs.append(cpu_spent(before, costs_of_tree(os.getpid())))
             print(f"  a round: {rates[-1]:.0f} tokens/s", flush=True)
-            await take_blocks(calibration)
+            await trio.to_thread.run_sync(calibration.take)
     rates, costs = rates[1:], costs[1:]  # the first round warms up
     median = statistics.median(rates)
     print(f"{STREAMS} streams × {TOKENS} tokens, null executor, {ROUNDS} rounds")

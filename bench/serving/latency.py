@@ -4,7 +4,7 @@ The closed loop keeps so many requests in flight; the open one lets them arrive 
 Prompts are words of the load generator, about a token each.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -64,9 +64,8 @@ async def measure_latency(
     *,
     engine: dict[str, Any],
     on_event: OnEvent,
-    on_row: Callable[[LatencyRow], None] = lambda row: None,
 ) -> list[LatencyRow]:
-    """Run all loads, and tell each as it ends. Raises what the root raises, and `ServerGone`."""
+    """Run all loads. Raises what the root raises, and `ServerGone`."""
     rows = []
     opened = open_pressed_server(
         model,
@@ -81,7 +80,5 @@ async def measure_latency(
         for protocol, load in loads(options):
             warm_up = min(load.in_flight, load.requests)
             measures = await press(load, server, protocol, warm_up=warm_up)
-            row = LatencyRow(protocol=protocol, load=load, measures=measures)
-            on_row(row)
-            rows.append(row)
+            rows.append(LatencyRow(protocol=protocol, load=load, measures=measures))
     return rows

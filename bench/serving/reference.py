@@ -1,42 +1,25 @@
-"""Reference of offline throughput: a process that runs transformers, and the messages with it.
+"""Reference of offline throughput: a process that runs transformers, and what is asked of it.
 
-The process dies with the block that opened it. This module does not import torch, which only the
-process itself (`transformers_process`) may load.
+Questions and answers are lines of JSON over its stdin and stdout (`transformers_process` answers);
+the process dies with the block that opened it. This module does not import torch.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import attrs
 import trio
 
-from ...nurseries.processes.process import ProcessSpec, open_process
-from ...transports.control.channel import ControlChannel
-
 MODULE = "triolet.bench.serving.transformers_process"
-
-
-@attrs.frozen(kw_only=True)
-class OpenReference:
-    """Load the model in `folder`; `threads` 0: as the library chooses."""
-
-    folder: str
-    threads: int
-
-
-@attrs.frozen
-class ReferenceOpened:
-    """Loaded reference; what computes, with its version."""
-
-    description: str
-
-
-@attrs.frozen(kw_only=True)
-class RunReference:
-    """Answer these prompts as one batch, greedily, with exactly so many tokens each."""
-
-    prompts: list[list[int]]
-    tokens: int
+# Importing torch and transformers takes up to half a minute on a busy machine.
+START_S = 120.0
+# The longest batch that we measure takes it half a minute; with less than this nobody compares.
+RUN_S = 1800.0
 
 
 @attrs.frozen(kw_only=True)
@@ -46,23 +29,6 @@ class ReferenceRun:
     elapsed_s: float
     cpu_s: float
     output_tokens: int
-
-
-@attrs.frozen
-class ReferenceFailed:
-    """Failure of the reference; `reason` is for the person who asked."""
-
-    reason: str
-
-
-TO_REFERENCE = (OpenReference, RunReference)
-FROM_REFERENCE = (ReferenceOpened, ReferenceRun, ReferenceFailed)
-
-
-# Importing torch and transformers takes up to half a minute on a busy machine.
-START_S = 120.0
-# The longest batch that we measure takes it half a minute; with less than this nobody compares.
-RUN_S = 1800.0
 
 
 @attrs.frozen
@@ -77,46 +43,57 @@ class ReferenceUnusable(Exception):
 
 @attrs.define(eq=False)
 class Reference:
-    """The yardstick, loaded. `description` names library and versions."""
+    """The yardstick. `description` names library and versions, once it is loaded."""
 
-    description: str
-    pid: int
-    _channel: ControlChannel
+    process: subprocess.Popen[bytes]
+    description: str = ""
 
     async def run(self, prompts: list[list[int]], tokens: int) -> ReferenceRun:
-        """Run a batch. Raises `ReferenceUnusable`."""
-        try:
-            with trio.fail_after(RUN_S):
-                await self._channel.send(RunReference(prompts=prompts, tokens=tokens))
-                answer, _ = await self._channel.receive()
-        except (trio.EndOfChannel, trio.BrokenResourceError) as error:
-            raise ReferenceUnusable("its process has ended") from error
-        except trio.TooSlowError:
-            raise ReferenceUnusable(f"a batch took more than {RUN_S:g} s") from None
-        assert isinstance(answer, ReferenceRun)
+        """Answer a batch, with exactly so many tokens each. Raises `ReferenceUnusable`."""
+        answer = await self.ask({"prompts": prompts, "tokens": tokens}, RUN_S)
+        return ReferenceRun(**answer)
+
+    async def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer to a question. Raises `ReferenceUnusable`.
+
+        Cancellation: the thread that waits for the answer ends with the process.
+        """
+        exchange = partial(_exchange, self.process, json.dumps(question).encode())
+        with trio.move_on_after(seconds) as scope:
+            line = await trio.to_thread.run_sync(exchange, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            raise ReferenceUnusable(f"no answer within {seconds:g} s")
+        answer: dict[str, Any] = json.loads(line or b'{"failed": "its process has ended"}')
+        if "failed" in answer:
+            raise ReferenceUnusable(answer["failed"])
         return answer
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+    """A line for a line; b"" from a process that has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(question + b"\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    except BrokenPipeError:
+        return b""
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", MODULE]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @asynccontextmanager
 async def open_reference(folder: str, *, threads: int) -> AsyncIterator[Reference]:
-    """Start it and load the model. Raises `ReferenceUnusable`."""
-    spec = ProcessSpec("transformers", MODULE)
-    async with open_process(spec) as process:
-        with ControlChannel(
-            process.control, sends=TO_REFERENCE, receives=FROM_REFERENCE
-        ) as channel:
-            answer: object = None
-            try:
-                with trio.move_on_after(START_S):
-                    await channel.send(OpenReference(folder=folder, threads=threads))
-                    answer, _ = await channel.receive()
-            except (trio.EndOfChannel, trio.BrokenResourceError) as error:
-                how = await process.wait_exited()
-                raise ReferenceUnusable(how.cause) from error
-            match answer:
-                case ReferenceOpened(description=description):
-                    yield Reference(description, process.pid, channel)
-                case ReferenceFailed(reason=reason):
-                    raise ReferenceUnusable(reason)
-                case _:
-                    raise ReferenceUnusable(f"it did not load the model within {START_S:g} s")
+    """Start it and load the model; `threads` 0: as it chooses. Raises `ReferenceUnusable`."""
+    with _start() as process:
+        try:
+            reference = Reference(process)
+            opened = await reference.ask({"folder": folder, "threads": threads}, START_S)
+            reference.description = opened["description"]
+            yield reference
+        finally:
+            process.kill()

@@ -1,4 +1,4 @@
-"""`triolet bench startup`: from the command to ready, and from a death to ready again.
+"""`triolet bench startup`: from the command to ready, and from a death to ready again; idle CPU.
 
 `triolet serve` as a user starts it, in a folder of its own; engine and frontend are killed as the
 kernel would kill them, with spares there to succeed them, or without. Times are of what a client
@@ -17,7 +17,7 @@ import trio
 
 from ...fuzz.chaos.clients import Lost, ask
 from ...fuzz.chaos.served_run import ServedRun, open_served_run
-from ...fuzz.observers import NotInTime, wait_until
+from ...fuzz.observers import NotInTime, costs_of_tree, cpu_spent, wait_until
 from ..load.measures import Series
 from ..options import StartupOptions
 
@@ -26,6 +26,8 @@ FRONTEND = "frontend 0"
 READY = "ready"
 # Time for a restart, the backoff before it included.
 RESTART_S = 60.0
+# Time for which a server is left alone.
+IDLE_S, QUICK_IDLE_S = 10.0, 1.0
 _OK = 200
 
 
@@ -42,6 +44,8 @@ class StartFigures:
     frontend_s: Series
     engine_boot_s: Series
     resident_mib: dict[str, float]
+    # Of all processes together, with their spares, that have nothing to do.
+    idle_cores: Series
 
 
 async def measure_startup(
@@ -60,15 +64,19 @@ async def measure_startup(
     frontends: list[float] = []
     boots: list[float] = []
     resident: dict[str, float] = {}
+    idle: list[float] = []
     command = [*([model] if model else []), *words, *options.words_of_spares()]
     for _ in range(options.repeats()):
         with tempfile.TemporaryDirectory(prefix="triolet-start-") as name:
             began_s = time.perf_counter()
             async with open_served_run(pathlib.Path(name), command) as run:
-                await wait_until(lambda: _is_ready(run), "the server is ready", seconds=RESTART_S)
+                await wait_until(
+                    lambda: is_ok(run.port, "/ready"), "the server is ready", seconds=RESTART_S
+                )
                 starts.append(time.perf_counter() - began_s)
                 await _wait_spares(run, options)
                 resident = await _resident(run)
+                idle.append(await _idle_cores(run, options))
                 restarts.append(await _restart(run))
                 boots.append(await _second_boot_s(run))
                 await _wait_spares(run, options)
@@ -80,6 +88,7 @@ async def measure_startup(
         frontend_s=Series.of(frontends),
         engine_boot_s=Series.of(boots),
         resident_mib=resident,
+        idle_cores=Series.of(idle),
     )
 
 
@@ -118,7 +127,7 @@ async def _restart_frontend(run: ServedRun) -> float:
     pid = (await run.processes())[FRONTEND].pid
     began_s = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
-    await wait_until(lambda: _is_ready(run), "the frontend is back", seconds=RESTART_S)
+    await wait_until(lambda: is_ok(run.port, "/ready"), "the frontend is back", seconds=RESTART_S)
     return time.perf_counter() - began_s
 
 
@@ -128,12 +137,21 @@ async def _wait_spares(run: ServedRun, options: StartupOptions) -> None:
     await wait_until(lambda: run.has_spares(count), "spares are warm", seconds=RESTART_S)
 
 
-async def _is_ready(run: ServedRun) -> bool:
+async def is_ok(port: int, path: str) -> bool:
+    """Whether a server of this machine says 200 there."""
     try:
-        status, _ = await ask(run.port, "GET", "/ready")
+        status, _ = await ask(port, "GET", path)
     except (Lost, trio.TooSlowError, NotInTime):
         return False
     return status == _OK
+
+
+async def _idle_cores(run: ServedRun, options: StartupOptions) -> float:
+    """Cores that the whole tree uses while it is left alone."""
+    before, began_s = costs_of_tree(run.pid), time.perf_counter()
+    await trio.sleep(QUICK_IDLE_S if options.quick else IDLE_S)
+    spent = cpu_spent(before, costs_of_tree(run.pid))
+    return sum(spent.values()) / (time.perf_counter() - began_s)
 
 
 async def _resident(run: ServedRun) -> dict[str, float]:

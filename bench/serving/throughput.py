@@ -21,10 +21,9 @@ from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
 from ..load.measures import NO_SERIES, Series, ratios
 from ..options import ThroughputOptions, Work
-from .reference import Reference, ReferenceRun, open_reference
+from .reference import Reference, open_reference
 
 OnEnded = Callable[[int], None]
-OnRound = Callable[["OfflineRun", ReferenceRun | None], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -63,13 +62,11 @@ async def measure_throughput(
     *,
     engine: dict[str, Any],
     on_event: OnEvent = ignore_event,
-    warm_up_requests: int | None = None,
     on_ended: OnEnded = lambda count: None,
-    on_round: OnRound = lambda ours, theirs: None,
 ) -> Throughput:
-    """Run the rounds. Raises as `open_runtime` and `Runtime.generate` do; `ReferenceUnusable`.
+    """Run the rounds, of which the first one warms up.
 
-    The first one warms up, with all requests or so many of them, and is not told to `on_round`.
+    Raises as `open_runtime` and `Runtime.generate` do; `ReferenceUnusable`.
     """
     work = options.work()
     ours: list[OfflineRun] = []
@@ -85,14 +82,12 @@ async def measure_throughput(
         )
         for number in range(options.repeats() + 1):
             salt = f"round {number}"  # what an earlier round left in the prefix cache is no help
-            asked = prompts if number else prompts[:warm_up_requests]
-            run = await run_offline(runtime, asked, params, salt=salt, on_ended=on_ended)
-            their = await reference.run(asked, work.tokens) if reference else None
-            on_ended(len(asked) if reference else 0)
+            run = await run_offline(runtime, prompts, params, salt=salt, on_ended=on_ended)
+            their = await reference.run(prompts, work.tokens) if reference else None
+            on_ended(len(prompts) if reference else 0)
             if number:
                 ours.append(run)
                 theirs += [their] if their else []
-                on_round(run, their)
         name = runtime.model_name
     found = Throughput(
         work=work,
@@ -175,7 +170,7 @@ def _check_lengths(work: Work, runtime: Runtime) -> None:
 
 def _ours(spent: dict[str, float]) -> dict[str, float]:
     """Costs without the yardstick's process, which waits meanwhile."""
-    return {name: cpu_s for name, cpu_s in spent.items() if name != "transformers"}
+    return {name: cpu_s for name, cpu_s in spent.items() if not name.endswith("transformers")}
 
 
 @asynccontextmanager

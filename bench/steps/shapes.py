@@ -20,11 +20,12 @@ from typing import Any, BinaryIO
 import attrs
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ..load.schedule import WORDS
 
 # Counts changes of what is written; part of the folder's name, so that none is used unawares.
-REVISION = 1
+REVISION = 2
 SEED = 1
 # Deviation of random weights, as trained models begin with.
 DEVIATION = 0.02
@@ -164,18 +165,12 @@ def write_shape(shape: Shape, folder: pathlib.Path) -> None:
     """Write all files of the model into an existing folder."""
     vocabulary, merges = make_vocabulary(shape.vocab_size)
     (folder / "config.json").write_text(json.dumps(shape.config(), indent=2))
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary, merges)))
+    (folder / "tokenizer.json").write_text(_tokenizer(vocabulary, merges))
     settings = {"eos_token": END_TOKEN, "chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
     silent = np.array([not _is_text(token) for token in vocabulary])
     with (folder / "model.safetensors").open("wb") as file:
         _write_weights(shape, silent, file)
-
-
-def text_token_ids(shape: Shape) -> list[int]:
-    """The tokens that are text by themselves: what prompts are drawn from."""
-    vocabulary, _ = make_vocabulary(shape.vocab_size)
-    return [token_id for token_id, token in enumerate(vocabulary) if _is_text(token)]
 
 
 # ---- weights
@@ -218,7 +213,7 @@ def make_vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     Words come first among the merges, letter by letter from the space before them, so that no
     other merge can break one. The last token ends a text.
     """
-    tokens = list(_byte_letters())
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
     known = set(tokens)
     merges = []
     for left, right in itertools.chain(_word_merges(), _letter_merges()):
@@ -250,47 +245,17 @@ def _letter_merges() -> Iterator[tuple[str, str]]:
             yield begin + a + b, c
 
 
-def _byte_letters() -> Iterator[str]:
-    """The stand-in of each byte, by byte, as every byte-level vocabulary has them."""
-    stand_in = 256
-    for byte in range(256):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
-            yield chr(byte)
-        else:
-            yield chr(stand_in)
-            stand_in += 1
-
-
 def _is_text(token: str) -> bool:
     """Whether a token is plain text: printable ASCII, spaces among it."""
     plain = token.replace(_SPACE, " ")
     return plain.isascii() and plain.isprintable() and token != END_TOKEN
 
 
-def _tokenizer(vocabulary: list[str], merges: list[tuple[str, str]]) -> dict[str, Any]:
+def _tokenizer(vocabulary: list[str], merges: list[tuple[str, str]]) -> str:
     """The contents of tokenizer.json."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    end = {"id": len(vocabulary) - 1, "content": END_TOKEN, "special": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{**end, **flags}],
-        "normalizer": None,
-        "pre_tokenizer": {**byte_level, "use_regex": True},
-        "post_processor": None,
-        "decoder": {**byte_level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: index for index, token in enumerate(vocabulary[:-1])},
-            "merges": merges,
-        },
-    }
+    vocab = {token: index for index, token in enumerate(vocabulary[:-1])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END_TOKEN])
+    return tokenizer.to_str()

@@ -13,7 +13,8 @@ import trio
 from triolet.api.serving.server import serve_connections
 from triolet.bench.load.client import Outcome, Target
 from triolet.bench.load.command import bench, make_runner
-from triolet.bench.load.runner import LoadRun, ServerGone
+from triolet.bench.load.measures import LoadRun
+from triolet.bench.load.runner import ServerGone
 from triolet.bench.load.schedule import Load
 from triolet.bench.options import BenchOptions, Protocol
 from triolet.engine.errors import EngineDied

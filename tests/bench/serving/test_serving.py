@@ -101,3 +101,4 @@ async def test_start_kill_and_ready_again() -> None:
         *("root", "frontend 0", "engine 0", "engine 0/worker 0", "forms 0"),
     }
     assert min(found.resident_mib.values()) > 1
+    assert found.idle_cores.runs == 1
