@@ -4,12 +4,16 @@ The children are the files in `children/`; each is one behaviour, run by its bar
 """
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 import trio.testing
 
-from triolet.nurseries.processes.process import LadderTimes, Process, ProcessSpec
+from triolet.nurseries.processes.process import LadderTimes, Process, ProcessSpec, open_process
+
+from ..leaks import check_no_leaks
 
 CHILDREN = Path(__file__).parent / "children"
 
@@ -46,6 +50,19 @@ async def receive_ready(process: Process) -> str:
     if not word:
         raise EOFError(f"{process.spec.name} closed its control socket")
     return word
+
+
+@asynccontextmanager
+async def open_child(
+    child: ProcessSpec | str, *, ladder: LadderTimes = PATIENT, until_ready: bool = True
+) -> AsyncIterator[Process]:
+    """A child, by its module or spec, that is ready; nothing of it is left afterwards."""
+    spec = spec_of(child) if isinstance(child, str) else child
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=ladder) as process:
+            if until_ready:
+                await receive_ready(process)
+            yield process
 
 
 def tell(process: Process, word: str) -> None:

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-import trio
 import zmq
 
 from triolet.nurseries.processes.boot import (
@@ -34,10 +33,10 @@ from triolet.nurseries.processes.heap import (
     settle_quiet_heap,
 )
 from triolet.nurseries.processes.last_words import LAST_WORDS_BYTES_MAX, LastWords, write_last_words
-from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.processes.process import ProcessSpec
 
 from ...leaks import check_no_leaks
-from ..child_programs import CHILDREN, DEADLINE_S, PATIENT, receive_ready, spec_of
+from ..child_programs import CHILDREN, open_child, receive_ready
 
 ARM = """
 import ctypes, sys
@@ -56,9 +55,8 @@ print(subprocess.run([sys.executable, "-c", *sys.argv[1:]], close_fds=False).ret
 
 @pytest.mark.slow
 async def test_an_import_that_fails_is_in_the_last_words() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("fails_at_import"), ladder=PATIENT) as process:
-            seen = await process.wait_exited()
+    async with open_child("fails_at_import", until_ready=False) as process:
+        seen = await process.wait_exited()
     assert seen.code == 1
     assert "No module named 'no_such_module_anywhere'" in seen.last_words
 
@@ -82,9 +80,8 @@ def test_exit_codes_of_errors(error: Exception, code: int) -> None:
 
 @pytest.mark.slow
 async def test_an_error_without_memory_for_words_still_ends_the_process_at_once() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("has_no_memory"), ladder=PATIENT) as process:
-            seen = await process.wait_exited()
+    async with open_child("has_no_memory", until_ready=False) as process:
+        seen = await process.wait_exited()
     assert (seen.code, seen.last_words) == (EXIT_SHORTAGE, "")
     assert seen.is_own_fault
     assert seen.was_short
@@ -92,18 +89,16 @@ async def test_an_error_without_memory_for_words_still_ends_the_process_at_once(
 
 @pytest.mark.slow
 async def test_a_missing_module_is_in_the_last_words() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(ProcessSpec("ghost", "triolet.no_such"), ladder=PATIENT) as process:
-            seen = await process.wait_exited()
+    async with open_child(ProcessSpec("ghost", "triolet.no_such"), until_ready=False) as process:
+        seen = await process.wait_exited()
     assert "No module named triolet.no_such" in seen.last_words
 
 
 @pytest.mark.slow
 async def test_the_module_is_the_main_program_already_armed() -> None:
     """`armed_at_import` looks in its first line what the kernel was asked for."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("armed_at_import"), ladder=PATIENT) as process:
-            armed, name, arguments, score = (await receive_ready(process)).split()
+    async with open_child("armed_at_import", until_ready=False) as process:
+        armed, name, arguments, score = (await receive_ready(process)).split()
     assert (armed, name, arguments) == ("9", "__main__", "4")
     assert int(score) == min(1000, own_score() + OOM_SCORE_MORE)  # it goes before us
 
@@ -115,9 +110,8 @@ def own_score() -> int:
 @pytest.mark.slow
 async def test_the_current_folder_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHILDREN)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(ProcessSpec("here", "deaf"), ladder=PATIENT) as process:
-            seen = await process.wait_exited()
+    async with open_child(ProcessSpec("here", "deaf"), until_ready=False) as process:
+        seen = await process.wait_exited()
     assert "No module named deaf" in seen.last_words
 
 

@@ -27,7 +27,12 @@ from triolet.nurseries.processes.process import (
 from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks
-from ..child_programs import DEADLINE_S, PATIENT, receive_ready, receive_word, spec_of, tell
+from ..child_programs import (
+    open_child,
+    receive_word,
+    spec_of,
+    tell,
+)
 
 
 @attrs.define(eq=False)
@@ -187,14 +192,12 @@ def test_the_first_reason_stays() -> None:
 
 async def exit_of(module: str, act: str) -> ProcessExit:
     """Run a child to its end: `act` is a word for it, or "ask"."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of(module), ladder=PATIENT) as process:
-            await receive_ready(process)
-            if act == "ask":
-                process.ask_to_stop()
-            else:
-                tell(process, act)
-            return await process.wait_exited()
+    async with open_child(module) as process:
+        if act == "ask":
+            process.ask_to_stop()
+        else:
+            tell(process, act)
+        return await process.wait_exited()
 
 
 @pytest.mark.slow
@@ -223,32 +226,27 @@ async def test_a_signal_to_every_process_of_the_tree_stops_no_child(
     module: str, word: str, code: int
 ) -> None:
     """Neither in the main function nor, as `on_order` stands for, during the imports."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of(module), ladder=PATIENT) as process:
-            await receive_ready(process)
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                process.send_signal(number)
-            tell(process, word)
-            assert (await process.wait_exited()).code == code
+    async with open_child(module) as process:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+        tell(process, word)
+        assert (await process.wait_exited()).code == code
 
 
 @pytest.mark.slow
 async def test_sigterm_of_the_ladder_does_not_cut_the_cleanup_short() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("tidies_up"), ladder=PATIENT) as process:
-            await receive_ready(process)
-            process.ask_to_stop()
-            assert await receive_word(process) == "stopping"
-            process.send_signal(signal.SIGTERM)
-            tell(process, "you may")
-            assert (await process.wait_exited()).code == EXIT_STOPPED
+    async with open_child("tidies_up") as process:
+        process.ask_to_stop()
+        assert await receive_word(process) == "stopping"
+        process.send_signal(signal.SIGTERM)
+        tell(process, "you may")
+        assert (await process.wait_exited()).code == EXIT_STOPPED
 
 
 @pytest.mark.slow
 async def test_sigterm_of_the_ladder_ends_a_child_that_still_imports() -> None:
     ladder = LadderTimes(ask_s=0.02, terminate_s=30, kill_s=30)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("imports_for_long"), ladder=ladder) as process:
-            await receive_ready(process)
-        assert process.exit is not None
-        assert process.exit.code == EXIT_STOPPED
+    async with open_child("imports_for_long", ladder=ladder) as process:
+        pass
+    assert process.exit is not None
+    assert process.exit.code == EXIT_STOPPED

@@ -24,7 +24,7 @@ from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import open_process
 
 from ...leaks import check_no_leaks
-from ..child_programs import DEADLINE_S, HASTY, spec_of
+from ..child_programs import DEADLINE_S, HASTY, open_child, spec_of
 
 
 @attrs.define
@@ -85,11 +85,10 @@ async def test_a_cancelled_monitor_says_nothing(pipe: Pipe) -> None:
 @pytest.mark.slow
 async def test_a_pipe_whose_write_end_leaked_does_not_hide_the_death() -> None:
     """The child of `leaks_death_pipe` holds the write end itself: only the pidfd tells."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("leaks_death_pipe")) as process:
-            await trio.lowlevel.wait_readable(process.control)
-            word = process.control.recv(256).decode()
-            assert word == PARENT_GONE
+    async with open_child("leaks_death_pipe", until_ready=False) as process:
+        await trio.lowlevel.wait_readable(process.control)
+        word = process.control.recv(256).decode()
+        assert word == PARENT_GONE
 
 
 def test_who_lives_is_not_exiting() -> None:
@@ -99,15 +98,14 @@ def test_who_lives_is_not_exiting() -> None:
 
 @pytest.mark.slow
 async def test_a_zombie_is_exiting_and_its_pidfd_says_so() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("deaf"), ladder=HASTY) as process:
-            assert not is_exiting(process.pid)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait_process_gone, process.pidfd)
-                nursery.start_soon(wait_process_gone, process.pidfd)
-                process.send_signal(signal.SIGKILL)
-            assert process.exit is None  # a zombie until somebody reaps it
-            assert is_exiting(process.pid)
+    async with open_child("deaf", ladder=HASTY, until_ready=False) as process:
+        assert not is_exiting(process.pid)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_process_gone, process.pidfd)
+            nursery.start_soon(wait_process_gone, process.pidfd)
+            process.send_signal(signal.SIGKILL)
+        assert process.exit is None  # a zombie until somebody reaps it
+        assert is_exiting(process.pid)
 
 
 @pytest.mark.slow

@@ -16,10 +16,9 @@ from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
 from triolet.nurseries.processes.spawned import Spawned
 
-from ...leaks import check_no_leaks
 from ..child_programs import (
-    DEADLINE_S,
     PATIENT,
+    open_child,
     receive_ready,
     receive_word,
     see_stopped,
@@ -39,14 +38,13 @@ async def open_server(
     module: str = "obedient", preparation: bytes = b""
 ) -> AsyncIterator[ForkServer]:
     spec = attrs.evolve(spec_of(module, name="forks"), forks=True)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            server = ForkServer(process)
-            try:
-                await server.wait_warm(preparation)
-                yield server
-            finally:
-                await server.close()
+    async with open_child(spec, until_ready=False) as process:
+        server = ForkServer(process)
+        try:
+            await server.wait_warm(preparation)
+            yield server
+        finally:
+            await server.close()
 
 
 @asynccontextmanager
@@ -110,12 +108,11 @@ async def test_what_starts_ahead_is_a_child_of_what_was_forked() -> None:
 
 async def test_the_death_of_the_parent_ends_what_was_forked() -> None:
     """The parent is a process of ours that has a fork server itself."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("forks_one"), ladder=PATIENT) as parent:
-            forked = int(await receive_word(parent))
-            parent.send_signal(signal.SIGKILL)
-            await parent.wait_exited()
-            await wait_pid_gone(forked)
+    async with open_child("forks_one", until_ready=False) as parent:
+        forked = int(await receive_word(parent))
+        parent.send_signal(signal.SIGKILL)
+        await parent.wait_exited()
+        await wait_pid_gone(forked)
 
 
 async def test_a_stopped_server_is_given_up_and_ended() -> None:
@@ -191,11 +188,10 @@ def few_descriptors(free: int) -> Iterator[None]:
 
 async def test_a_module_with_threads_is_not_forked() -> None:
     spec = attrs.evolve(spec_of("has_a_thread"), forks=True)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            server = ForkServer(process)
-            with pytest.raises(OSError, match="gone"):
-                await server.wait_warm()
-            await server.close()
-            how = await process.wait_exited()
-            assert "a process with several threads cannot be forked" in how.cause
+    async with open_child(spec, until_ready=False) as process:
+        server = ForkServer(process)
+        with pytest.raises(OSError, match="gone"):
+            await server.wait_warm()
+        await server.close()
+        how = await process.wait_exited()
+        assert "a process with several threads cannot be forked" in how.cause

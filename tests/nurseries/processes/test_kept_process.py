@@ -26,6 +26,7 @@ from ..child_programs import (
     HASTY,
     PATIENT,
     look_again,
+    open_child,
     receive_ready,
     receive_word,
     see_dead,
@@ -173,9 +174,8 @@ async def test_one_that_is_being_ended_is_not_taken() -> None:
 async def open_waiter() -> AsyncIterator[tuple[Process, int]]:
     """A process that keeps a child of its own while it waits for a word."""
     spec = attrs.evolve(spec_of("waits_with_ahead"), ahead=("obedient",))
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            yield process, int(await receive_ready(process))
+    async with open_child(spec, until_ready=False) as process:
+        yield process, int(await receive_ready(process))
 
 
 @pytest.mark.slow
@@ -216,24 +216,22 @@ def test_five_numbers_are_an_argument() -> None:
 @pytest.mark.slow
 async def test_one_that_was_started_ahead_is_taken_over_and_stopped() -> None:
     spec = attrs.evolve(spec_of("takes_ahead", child_of_child="taken"), ahead=("obedient",))
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            pid, word = (await receive_ready(process)).split(maxsplit=1)
-            assert word, "it has said that it is ready"
-            process.ask_to_stop()
-            assert (await process.wait_exited()).code == 0
-            await wait_pid_gone(int(pid))
+    async with open_child(spec, until_ready=False) as process:
+        pid, word = (await receive_ready(process)).split(maxsplit=1)
+        assert word, "it has said that it is ready"
+        process.ask_to_stop()
+        assert (await process.wait_exited()).code == 0
+        await wait_pid_gone(int(pid))
 
 
 @pytest.mark.slow
 async def test_one_that_was_not_taken_over_goes_with_its_parent() -> None:
     spec = attrs.evolve(spec_of("takes_ahead"), ahead=("obedient",))
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            pid = int(await receive_ready(process))
-            process.kill_group()
-            await process.wait_exited()
-            await wait_pid_gone(pid)
+    async with open_child(spec, until_ready=False) as process:
+        pid = int(await receive_ready(process))
+        process.kill_group()
+        await process.wait_exited()
+        await wait_pid_gone(pid)
 
 
 @pytest.mark.slow
@@ -241,7 +239,6 @@ async def test_one_that_cannot_start_is_noticed_when_it_is_taken_over() -> None:
     spec = attrs.evolve(
         spec_of("takes_ahead", child_of_child="taken"), ahead=("no_such_module_anywhere",)
     )
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as process:
-            words = (await receive_ready(process)).split()
-            assert len(words) == 1, "it has said nothing"
+    async with open_child(spec, until_ready=False) as process:
+        words = (await receive_ready(process)).split()
+        assert len(words) == 1, "it has said nothing"

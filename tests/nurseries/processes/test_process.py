@@ -40,6 +40,7 @@ from ..child_programs import (
     DEADLINE_S,
     HASTY,
     PATIENT,
+    open_child,
     reap,
     receive_ready,
     receive_word,
@@ -52,16 +53,15 @@ pytestmark = pytest.mark.slow
 
 
 async def test_leaving_the_block_asks_and_reaps() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
-            assert await receive_ready(process) == "ready"
-        assert process.exit == ProcessExit("obedient", process.pid, code=0, signal=None)
-        assert not process_exists(process.pid)
+    async with open_child("obedient", until_ready=False) as process:
+        assert await receive_ready(process) == "ready"
+    assert process.exit == ProcessExit("obedient", process.pid, code=0, signal=None)
+    assert not process_exists(process.pid)
 
 
 async def test_a_leaked_copy_of_the_death_pipe_does_not_hide_the_order() -> None:
     """As a program that forks while the block is open would have one."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+    with check_no_leaks():
         async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
             await receive_ready(process)
             leaked_fd = os.dup(process._death_fd)
@@ -82,34 +82,30 @@ async def test_a_leaked_copy_of_the_death_pipe_does_not_hide_the_order() -> None
 async def test_a_death_in_the_block_is_seen_and_described(
     order: str, code: int | None, number: int | None, sentence: str
 ) -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("on_order")) as process:
-            await receive_ready(process)
-            tell(process, order)
-            seen = await process.wait_exited()
-            assert (seen.code, seen.signal) == (code, number)
-            assert seen.describe() == sentence
-            assert await process.wait_exited() is seen
-            process.send_signal(signal.SIGTERM)
-            process.kill_group()
+    async with open_child("on_order") as process:
+        tell(process, order)
+        seen = await process.wait_exited()
+        assert (seen.code, seen.signal) == (code, number)
+        assert seen.describe() == sentence
+        assert await process.wait_exited() is seen
+        process.send_signal(signal.SIGTERM)
+        process.kill_group()
 
 
 @pytest.mark.parametrize("module", ["deaf", "keeps_lock"])
 async def test_a_process_that_cannot_be_asked_ends_in_sigkill(module: str) -> None:
     """It ignores all it can, or C code keeps its interpreter lock for good."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of(module), ladder=HASTY) as process:
-            await receive_ready(process)
-        assert process.exit is not None
-        assert process.exit.describe() == "was killed by SIGKILL"
+    async with open_child(module, ladder=HASTY) as process:
+        pass
+    assert process.exit is not None
+    assert process.exit.describe() == "was killed by SIGKILL"
 
 
 async def test_a_child_killed_before_its_block_does_anything() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
-            process.send_signal(signal.SIGKILL)
-        assert process.exit is not None
-        assert process.exit.signal == signal.SIGKILL
+    async with open_child("obedient", until_ready=False) as process:
+        process.send_signal(signal.SIGKILL)
+    assert process.exit is not None
+    assert process.exit.signal == signal.SIGKILL
 
 
 async def test_the_ladder_is_climbed_though_the_block_was_cancelled() -> None:
@@ -129,47 +125,41 @@ async def test_what_the_block_raises_comes_bare() -> None:
 
 
 async def test_grandchildren_of_the_process_group_die_with_it() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("on_order")) as process:
-            await receive_ready(process)
-            tell(process, "grandchild")
-            grandchild = int(await receive_word(process))
-            assert process_exists(grandchild)
-            tell(process, "exit 0")
-            await process.wait_exited()
-            await wait_pid_gone(grandchild)
+    async with open_child("on_order") as process:
+        tell(process, "grandchild")
+        grandchild = int(await receive_word(process))
+        assert process_exists(grandchild)
+        tell(process, "exit 0")
+        await process.wait_exited()
+        await wait_pid_gone(grandchild)
 
 
 async def test_a_child_that_left_its_process_group_is_killed_all_the_same() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("on_order"), ladder=PATIENT) as process:
-            await receive_ready(process)
-            tell(process, "leave_group")
-            assert await receive_word(process) == "left"
-            process.kill_group()
-            assert (await process.wait_exited()).signal == signal.SIGKILL
+    async with open_child("on_order") as process:
+        tell(process, "leave_group")
+        assert await receive_word(process) == "left"
+        process.kill_group()
+        assert (await process.wait_exited()).signal == signal.SIGKILL
 
 
 @pytest.mark.parametrize("module", ["obedient", "deaf", "keeps_lock"])
 async def test_kill_9_of_a_parent_leaves_no_child(module: str) -> None:
     spec = spec_of("parent", child_of_child=module)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec) as parent:
-            pids = [int(pid) for pid in (await receive_ready(parent)).split()]
-            assert len(pids) == 2
-            parent.send_signal(signal.SIGKILL)
-            for pid in pids:
-                await wait_pid_gone(pid)
+    async with open_child(spec, until_ready=False) as parent:
+        pids = [int(pid) for pid in (await receive_ready(parent)).split()]
+        assert len(pids) == 2
+        parent.send_signal(signal.SIGKILL)
+        for pid in pids:
+            await wait_pid_gone(pid)
 
 
 async def test_an_ordered_stop_goes_down_the_tree() -> None:
     spec = spec_of("parent", child_of_child="on_order")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec, ladder=PATIENT) as parent:
-            pids = [int(pid) for pid in (await receive_ready(parent)).split()]
-        assert parent.exit is not None
-        assert parent.exit.code == 0
-        assert not any(process_exists(pid) for pid in pids)
+    async with open_child(spec, until_ready=False) as parent:
+        pids = [int(pid) for pid in (await receive_ready(parent)).split()]
+    assert parent.exit is not None
+    assert parent.exit.code == 0
+    assert not any(process_exists(pid) for pid in pids)
 
 
 async def test_the_child_gets_its_environment_and_no_fd_of_others() -> None:
@@ -338,14 +328,12 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
 
 
 async def test_a_killed_process_that_the_kernel_keeps_is_stuck_until_it_is_let_go() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("deaf"), ladder=PATIENT) as process:
-            await receive_ready(process)
-            with kept_from_ending(process.pid):
-                with pytest.raises(ProcessStuck):
-                    await shut_down_process(process, LadderTimes(ask_s=0, terminate_s=0, kill_s=0))
-                assert process_exists(process.pid)
-            assert (await process.wait_exited()).describe() == "was killed by SIGKILL"
+    async with open_child("deaf") as process:
+        with kept_from_ending(process.pid):
+            with pytest.raises(ProcessStuck):
+                await shut_down_process(process, LadderTimes(ask_s=0, terminate_s=0, kill_s=0))
+            assert process_exists(process.pid)
+        assert (await process.wait_exited()).describe() == "was killed by SIGKILL"
 
 
 # In another process: a tracer that is the parent, too, can read the exit.
@@ -371,15 +359,13 @@ def traced(pid: int) -> Iterator[None]:
 
 async def test_a_dead_process_that_a_debugger_keeps_is_not_waited_for() -> None:
     """Its parent cannot read its exit, and must not stand still for that."""
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
-            await receive_ready(process)
-            with traced(process.pid):
-                process.send_signal(signal.SIGKILL)
-                seen = await process.wait_exited()
-                assert (seen.code, seen.signal) == (None, None)
-                assert seen.describe() == "is gone, and how it ended is not known"
-            reap(process.pid)
+    async with open_child("obedient") as process:
+        with traced(process.pid):
+            process.send_signal(signal.SIGKILL)
+            seen = await process.wait_exited()
+            assert (seen.code, seen.signal) == (None, None)
+            assert seen.describe() == "is gone, and how it ended is not known"
+        reap(process.pid)
 
 
 def test_negative_times_are_refused() -> None:
@@ -438,14 +424,12 @@ async def test_a_ready_that_fails_ends_the_process_with_its_own_error() -> None:
 
 
 async def test_the_death_tells_the_last_words() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("on_order")) as process:
-            await receive_ready(process)
-            tell(process, "crash")
-            seen = await process.wait_exited()
-        assert seen.signal == signal.SIGSEGV
-        assert "Segmentation fault" in seen.last_words
-        assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
+    async with open_child("on_order") as process:
+        tell(process, "crash")
+        seen = await process.wait_exited()
+    assert seen.signal == signal.SIGSEGV
+    assert "Segmentation fault" in seen.last_words
+    assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
 
 
 def test_a_child_inherits_what_is_on_the_list() -> None:
