@@ -13,7 +13,7 @@ from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import WorkerReady
+from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.checking_worker import CheckingWorker
 
@@ -166,6 +166,19 @@ class Driver:
         self.worker = make_worker(core)
         self.heard: list[tuple[Hashable, RequestOutput]] = []
 
+    def schedule(self) -> Step:
+        """The next step, which there is."""
+        step = self.core.schedule(0.0)
+        assert step is not None
+        self.core.check_invariants()
+        return step
+
+    def finish(self, result: StepResult) -> None:
+        """Hear what a step brought."""
+        for frontend, message in self.core.finish_step(result, 0.0).items():
+            self.heard += [(frontend, output) for output in message.outputs]
+        self.core.check_invariants()
+
     def step(self) -> bool:
         """One step; False if there was nothing to compute."""
         had_work = self.core.has_work()
@@ -174,8 +187,7 @@ class Driver:
         self.take()
         if step is not None:
             self.core.check_invariants()
-            for frontend, message in self.core.finish_step(self.worker.execute(step), 0.0).items():
-                self.heard += [(frontend, output) for output in message.outputs]
+            self.finish(self.worker.execute(step))
         self.take()
         return step is not None
 

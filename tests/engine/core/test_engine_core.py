@@ -27,23 +27,10 @@ def driver() -> Driver:
     return Driver(make_core())
 
 
-def test_request_runs_to_its_length(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"))
-    driver.run()
-    outputs = [output for _, output in driver.heard]
-    assert [output.first_index for output in outputs] == [0, 1, 2, 3]
-    assert [output.finish_reason for output in outputs] == [None, None, None, FinishReason.LENGTH]
-    statistics = driver.core.statistics()
-    assert (statistics.requests_added, statistics.requests_finished) == (1, 1)
-    assert statistics.kv_blocks_free == statistics.kv_blocks == 8
-    assert (statistics.prompt_tokens, statistics.output_tokens) == (3, 4)
-
-
 def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
     driver.core.add("f0", add_request("same"))
     driver.core.add("f1", add_request("same", prompt=5))
-    step = driver.core.schedule(0.0)
-    assert step is not None
+    step = driver.schedule()
     messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
     assert {frontend: len(message.outputs) for frontend, message in messages.items()} == {
         "f0": 1,
@@ -92,13 +79,6 @@ def test_newer_attempt_takes_the_place_of_the_older(driver: Driver) -> None:
     driver.run()
     assert [output.attempt for _, output in driver.heard] == [1, 2, 2, 2, 2]
     assert driver.core.statistics().requests_aborted == 1
-
-
-def test_name_may_be_used_again_after_the_end(driver: Driver) -> None:
-    for _ in range(2):
-        driver.core.add("f0", add_request("a"))
-        driver.run()
-    assert len(driver.tokens("a")) == 8
 
 
 def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver) -> None:
@@ -198,15 +178,6 @@ def test_events_say_what_happens_and_when() -> None:
     assert len(driver.tokens("b")) == 8
 
 
-def test_a_request_that_ends_before_it_is_scheduled_has_no_event_of_queues() -> None:
-    driver = Driver(make_core(max_num_seqs=1))
-    driver.core.add("f0", add_request("a"))
-    driver.core.add("f0", add_request("b", events=True))
-    driver.core.abort("f0", [RequestKey("b", 1)])
-    driver.run()
-    assert events_of(driver, "b") == []
-
-
 def test_a_request_without_credit_waits_in_no_line(driver: Driver) -> None:
     driver.core.add("f0", add_request("a", credit=0, events=True))
     assert not driver.step()
@@ -248,23 +219,6 @@ def test_the_lowest_priority_yields_its_blocks() -> None:
 # ---- resync
 
 
-def test_resync_sends_tokens_again_and_aborts_what_is_not_listed(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=3))
-    driver.core.add("f0", add_request("b", max_tokens=8, credit=3))
-    driver.core.add("f1", add_request("b", max_tokens=8, credit=3))
-    driver.run()
-    outputs, unknown = driver.core.resync(
-        "f0", [LiveRequest("a", 1, 1, 8), LiveRequest("gone", 1, 0, None)]
-    )
-    assert unknown == [RequestKey("gone", 1)]
-    assert [(o.request_id, o.first_index, o.finish_reason) for o in outputs] == [("a", 1, None)]
-    assert outputs[0].token_ids == driver.tokens("a")[1:]
-    assert driver.core.statistics().requests_aborted == 1
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
-    assert driver.core.unfinished_count() == 1  # f1's b, which another frontend cannot abort
-
-
 @pytest.mark.parametrize("next_index", [0, 1, 2, 3])
 def test_resync_sends_exactly_what_is_missing(next_index: int, driver: Driver) -> None:
     driver.core.add("f0", add_request("a", max_tokens=8, credit=3))
@@ -274,24 +228,6 @@ def test_resync_sends_exactly_what_is_missing(next_index: int, driver: Driver) -
     resent = [token_id for output in outputs for token_id in output.token_ids]
     assert resent == driver.tokens("a")[next_index:]
     assert [output.first_index for output in outputs] == [next_index][: len(resent)]
-
-
-def test_resync_tells_how_requests_have_ended(driver: Driver) -> None:
-    driver.core.add("f0", add_request("done"))
-    driver.core.add("f0", add_request("bad", prompt=[]))
-    driver.run()
-    wanted = [LiveRequest("done", 1, 4, None), LiveRequest("bad", 1, 0, None)]
-    for _ in range(2):  # the answer may be lost as well
-        outputs, unknown = driver.core.resync("f0", wanted)
-        assert not unknown
-        assert [(o.request_id, o.first_index, o.token_ids) for o in outputs] == [
-            ("done", 4, []),
-            ("bad", 0, []),
-        ]
-        assert outputs[0].finish_reason is FinishReason.LENGTH
-        assert outputs[1].error_code == "invalid_parameter"
-    assert driver.core.resync("f0", []) == ([], [])
-    assert driver.core.resync("f0", wanted)[1] == [RequestKey("done", 1), RequestKey("bad", 1)]
 
 
 def test_resync_answers_instead_of_outputs_not_taken(driver: Driver) -> None:
@@ -348,8 +284,7 @@ def test_resync_of_what_cannot_be_the_same_request_ends_it(
 
 def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
-    step = driver.core.schedule(0.0)
-    assert step is not None
+    step = driver.schedule()
     driver.core.resync("f0", [])
     assert driver.core.finish_step(driver.worker.execute(step), 0.0) == {}
     driver.core.check_invariants()
@@ -358,8 +293,7 @@ def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) 
 
 def test_unexpected_result_changes_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
-    step = driver.core.schedule(0.0)
-    assert step is not None
+    step = driver.schedule()
     assert driver.core.schedule(0.0) is None
     with pytest.raises(UnexpectedResult):
         driver.core.finish_step(StepResult(2, [0], [1]), 0.0)
@@ -391,10 +325,7 @@ class Overlapped:
     def finish(self) -> None:
         step = self.steps.popleft()
         self.computed += sum(step.token_counts)
-        result = self.driver.worker.execute(step)
-        for frontend, message in self.core.finish_step(result, 0.0).items():
-            self.driver.heard += [(frontend, output) for output in message.outputs]
-        self.core.check_invariants()
+        self.driver.finish(self.driver.worker.execute(step))
 
     def run(self) -> None:
         self.fill()
@@ -408,22 +339,6 @@ def engine() -> Overlapped:
     return Overlapped(Driver(make_core(steps_in_flight=2)))
 
 
-def test_two_steps_are_in_flight_and_no_more(engine: Overlapped) -> None:
-    engine.core.add("f0", add_request("a"))
-    engine.fill()
-    assert [(step.number, step.token_counts) for step in engine.steps] == [(1, [3]), (2, [1])]
-    engine.run()
-    assert engine.driver.tokens("a") == tokens_alone(add_request("a"))
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 5])
-def test_nothing_is_computed_beyond_the_length(max_tokens: int, engine: Overlapped) -> None:
-    engine.core.add("f0", add_request("a", max_tokens=max_tokens))
-    engine.run()
-    assert engine.computed == 3 + max_tokens - 1
-    assert engine.driver.last("a").finish_reason is FinishReason.LENGTH
-
-
 def test_nothing_is_computed_beyond_the_credit(engine: Overlapped) -> None:
     engine.core.add("f0", add_request("a", max_tokens=8, credit=2))
     engine.run()
@@ -432,16 +347,6 @@ def test_nothing_is_computed_beyond_the_credit(engine: Overlapped) -> None:
     engine.run()
     assert engine.computed == 5
     assert len(engine.driver.tokens("a")) == 3
-
-
-def test_the_token_after_a_stop_is_dropped(engine: Overlapped) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    engine.core.add("f0", add_request("a", max_tokens=8, eos=[free[1]]))
-    engine.run()
-    assert engine.driver.tokens("a") == free[: free.index(free[1]) + 1]
-    assert engine.core.statistics().output_tokens == len(engine.driver.tokens("a"))
-    last = engine.driver.last("a")
-    assert (last.finish_reason, last.stop_token_id) == (FinishReason.STOP, None)
 
 
 def test_an_abort_frees_when_the_last_step_that_holds_it_is_applied(engine: Overlapped) -> None:
@@ -481,9 +386,7 @@ def test_a_row_that_fails_ends_its_request_alone_also_in_the_step_after(
     step = engine.steps[0]
     result = engine.driver.worker.execute(engine.steps.popleft())
     failed = StepResult(1, step.rows[1:], result.token_ids[1:], failed_rows=[(0, "no numbers")])
-    for _, message in engine.core.finish_step(failed, 0.0).items():
-        engine.driver.heard += [("f0", output) for output in message.outputs]
-    engine.core.check_invariants()
+    engine.driver.finish(failed)
     assert "no numbers" in engine.driver.last("a").error
     engine.run()
     assert engine.driver.tokens("b") == tokens_alone(add_request("b"))

@@ -35,46 +35,6 @@ def test_a_link_that_is_down_for_long_gives_its_home_up_once() -> None:
     assert homes.next_deadline() == math.inf
 
 
-def test_a_resync_ends_the_wait_and_a_link_alone_does_not() -> None:
-    homes = homes_present((HOME, 1), (OTHER, 2))
-    homes.handle_down(HOME, 1, now=0.0)
-    homes.handle_down(OTHER, 2, now=5.0)
-    assert homes.handle_owner(HOME, 1, now=1.0)
-    assert homes.next_deadline() == 10.0
-    homes.handle_resync(HOME)
-    assert homes.next_deadline() == 15.0
-    assert homes.handle_timeout(20.0) == [OTHER]
-
-
-def test_an_awaited_home_is_kept_for_its_successor_whose_time_begins_anew() -> None:
-    homes = homes_present((HOME, 1))
-    assert homes.handle_listed({}, [HOME], 2.0) == []
-    assert homes.next_deadline() == 12.0
-    assert homes.handle_listed({HOME: 2}, [], 11.0) == []
-    assert homes.next_deadline() == 21.0
-    homes.handle_resync(HOME)
-    assert homes.next_deadline() == math.inf
-
-
-def test_a_home_that_awaits_nobody_is_given_up_at_once_and_once() -> None:
-    homes = homes_present((HOME, 1))
-    assert homes.handle_listed({}, [HOME], 1.0) == []
-    assert homes.handle_listed({}, [], 2.0) == [HOME]
-    assert homes.handle_listed({}, [], 3.0) == []
-    assert homes.handle_timeout(99.0) == []
-
-
-def test_a_link_that_outlasts_its_home_may_begin_again_and_is_waited_for_again() -> None:
-    homes = homes_present((HOME, 1))
-    homes.handle_down(HOME, 1, 0.0)
-    assert homes.handle_timeout(10.0) == [HOME]
-    assert homes.admits(HOME, 1)
-    homes.handle_down(HOME, 1, 20.0)  # what it had said without a RESYNC must not stay
-    assert homes.handle_timeout(30.0) == [HOME]
-    homes.handle_resync(HOME)
-    assert homes.next_deadline() == math.inf
-
-
 def test_a_lower_term_does_nothing_however_late_its_link_comes_up() -> None:
     homes = homes_present((HOME, 1))
     homes.handle_listed({HOME: 5}, [], 1.0)
@@ -98,13 +58,6 @@ def test_an_owner_that_was_unlisted_is_never_revived(awaited: list[int]) -> None
     assert homes.fenced == {Fenced.UNLISTED: 1}
     assert homes.handle_owner(HOME, 4, 4.0)
     assert homes.admits(HOME, 4)
-
-
-def test_who_was_never_listed_does_nothing() -> None:
-    homes = Homes(orphan_s=1.0)
-    assert not homes.admits(HOME, 1)
-    homes.handle_down(HOME, 1, 0.0)
-    assert homes.next_deadline() == math.inf
 
 
 @attrs.define

@@ -220,8 +220,7 @@ def finish_scored(engine: Engine, *, first: int, count: int) -> None:
     ids = struct.pack(f"<{count}i", *range(first, first + count))
     scored = RowLogprobs(row=0, first=first, width=1, token_ids=ids, logprobs=ids, ranks=ids)
     result = attrs.evolve(engine.driver.worker.execute(step), logprobs=[scored])
-    for frontend, message in engine.core.finish_step(result, 0.0).items():
-        engine.driver.heard += [(frontend, output) for output in message.outputs]
+    engine.driver.finish(result)
 
 
 def test_tokens_that_are_held_stay_and_come_later() -> None:

@@ -45,8 +45,7 @@ def test_columns_hold_what_needs_no_more_words() -> None:
     driver.core.add("f0", attrs.evolve(add_request("a"), in_columns=True, attempt=5))
     driver.core.add("f0", add_request("b"))
     for index, tokens in enumerate(([7, 8], [9, 10])):
-        step = driver.core.schedule(0.0)
-        assert step is not None
+        step = driver.schedule()
         result = StepResult(step.number, step.rows, tokens)
         message = driver.core.finish_step(result, 0.0)["f0"]
         outputs = [(o.request_id, o.first_index, o.token_ids) for o in message.outputs]
@@ -270,20 +269,6 @@ def test_events_of_requests_that_wait_and_that_are_scheduled() -> None:
     assert pending.take() == {}
 
 
-def test_what_is_dropped_is_not_sent() -> None:
-    pending = PendingOutputs()
-    request = make("a", 1)
-    scheduler = make_scheduler(
-        max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
-    )
-    scheduler.add(request)
-    pending.note_arrival(request)
-    pending.put_events(scheduler)
-    pending.drop("f0")
-    pending.drop("f1")
-    assert pending.take() == {}
-
-
 # ---- logprobs
 
 
@@ -396,21 +381,6 @@ def test_a_replay_brings_those_of_new_tokens_only() -> None:
     [first] = bed.outputs
     assert (first.first_index, first.token_ids) == (2, [9])
     assert (first.prompt_logprobs, first.logprobs) == (None, expected(7, 1, 2))
-
-
-def test_a_row_that_fails_ends_its_request_alone() -> None:
-    bed = make_bed(step_tokens=8)
-    bed.step()
-    bed.step(failed="its logits are no numbers")
-    last = bed.outputs[-1]
-    assert (last.finish_reason, last.token_ids) == (FinishReason.ERROR, [])
-    assert "no numbers" in last.error
-    assert bed.core.unfinished_count() == 0
-
-
-def test_an_empty_log_has_nothing() -> None:
-    log = LogprobLog(3)
-    assert (len(log), log.size, log.since(3)) == (0, 0, None)
 
 
 def test_from_any_index_to_the_end() -> None:

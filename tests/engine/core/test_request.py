@@ -1,5 +1,7 @@
 """Requests: what ADD makes of one, its transitions, credit, ends, and how ends are remembered."""
 
+from typing import Any
+
 import attrs
 import hypothesis.strategies as st
 import pytest
@@ -60,15 +62,12 @@ def test_ignored_end_of_sequence_neither_stops_nor_is_suppressed() -> None:
     assert anything.row_sampling().suppressed_until_min == []
 
 
-def test_sampling_is_passed_on() -> None:
-    sampling = SamplingParams(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=4)
-    row = make(attrs.evolve(ADD, sampling=sampling)).row_sampling()
-    assert (row.temperature, row.top_k, row.top_p, row.min_p) == (0.5, 3, 0.9, 0.1)
-    assert (row.seed, row.choice, row.min_tokens) == (4, 2, 0)
-
-
-def test_penalties_biases_and_what_is_to_be_logged_are_passed_on() -> None:
+def test_parameters_of_samplers_are_passed_on() -> None:
     sampling = SamplingParams(
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        min_p=0.1,
         seed=4,
         presence_penalty=0.5,
         frequency_penalty=-0.5,
@@ -79,6 +78,8 @@ def test_penalties_biases_and_what_is_to_be_logged_are_passed_on() -> None:
         prompt_logprobs=0,
     )
     row = make(attrs.evolve(ADD, sampling=sampling, bad_words=[[5, 6]])).row_sampling()
+    assert (row.temperature, row.top_k, row.top_p, row.min_p) == (0.5, 3, 0.9, 0.1)
+    assert (row.seed, row.choice, row.min_tokens) == (4, 2, 0)
     penalties = (row.presence_penalty, row.frequency_penalty, row.repetition_penalty)
     assert penalties == (0.5, -0.5, 1.5)
     assert (row.logit_bias, row.allowed_token_ids) == ([(7, 2)], [7, 8])
@@ -96,11 +97,6 @@ def test_credit_only_grows() -> None:
     request.grant(None)
     request.grant(3)
     assert request.credit == CREDIT_UNLIMITED
-
-
-def test_schedulable_needs_credit() -> None:
-    assert make().is_schedulable
-    assert not make(attrs.evolve(ADD, credit=1)).is_schedulable
 
 
 def test_nothing_follows_an_end() -> None:
@@ -148,12 +144,6 @@ def test_requests_are_found_by_frontend_id_and_attempt() -> None:
     assert store.find("f0", "a") is None
     assert store.live("f0") == []
     store.check_invariants()
-
-
-def test_end_is_sent_from_any_index() -> None:
-    output = record("a").output_from(1)
-    assert (output.first_index, output.token_ids) == (1, [1])
-    assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, 1)
 
 
 def test_new_request_takes_the_place_of_what_ended_under_its_name() -> None:
@@ -228,14 +218,6 @@ def test_a_finished_request_is_remembered() -> None:
     assert endings.statistics.requests_finished == 1
 
 
-def test_a_failed_request_says_why() -> None:
-    endings, request = make_endings()
-    record = endings.fail(request, OutputFailed("no token fits"))
-    assert record.finish_reason is FinishReason.ERROR
-    assert record.error_code == OutputFailed.code
-    assert "no token fits" in record.error
-
-
 @pytest.mark.parametrize(
     ("reason", "code"),
     [(NOT_NUMBERS, OutputFailed.code), (ALL_FORBIDDEN, InvalidRequest.code)],
@@ -266,83 +248,39 @@ END = Stop(FinishReason.STOP)
 LENGTH = Stop(FinishReason.LENGTH)
 
 
-def stop_of(
-    output: list[int],
-    *,
-    prompt: tuple[int, ...] = (1, 2),
-    max_tokens: int | None = 5,
-    min_tokens: int = 0,
-    stop_token_ids: tuple[int, ...] = (7,),
-    ignore_eos: bool = False,
-) -> Stop | None:
+@pytest.mark.parametrize(
+    ("output", "changes", "stop"),
+    [
+        ([], {}, None),
+        ([3], {}, None),
+        ([8], {}, END),
+        ([3, 9], {}, END),
+        ([7], {}, Stop(FinishReason.STOP, 7)),
+        ([3] * 4, {}, None),
+        ([3] * 5, {}, LENGTH),
+        ([3] * 4 + [8], {}, END),
+        ([3] * 4 + [7], {}, Stop(FinishReason.STOP, 7)),
+        ([8], {"stop_token_ids": (8,)}, END),
+        ([8], {"stop_token_ids": (8,), "ignore_eos": True}, Stop(FinishReason.STOP, 8)),
+        ([8, 8], {"ignore_eos": True}, None),
+        ([8] * 5, {"ignore_eos": True}, LENGTH),
+        ([8], {"min_tokens": 2}, None),
+        ([7], {"min_tokens": 2}, None),
+        ([3, 8], {"min_tokens": 2}, END),
+        ([3] * 8, {"min_tokens": 9, "max_tokens": None}, LENGTH),
+    ],
+    ids=str,
+)
+def test_rules_in_order(output: list[int], changes: dict[str, Any], stop: Stop | None) -> None:
     add = AddRequest(
         request_id="a",
         attempt=1,
-        prompt_token_ids=list(prompt),
+        prompt_token_ids=[1, 8],  # which is no output, and does not end it
         output_token_ids=output,
         eos_token_ids=[8, 9],
-        sampling=SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            stop_token_ids=stop_token_ids,
-            ignore_eos=ignore_eos,
-        ),
+        sampling=SamplingParams(**{"max_tokens": 5, "stop_token_ids": (7,), **changes}),
     )
-    return check_stop(make_request("f0", add, arrival=1, max_model_len=10))
-
-
-@pytest.mark.parametrize(
-    ("output", "stop"),
-    [
-        ([], None),
-        ([3], None),
-        ([8], END),
-        ([3, 9], END),
-        ([7], Stop(FinishReason.STOP, 7)),
-        ([3] * 4, None),
-        ([3] * 5, LENGTH),
-        ([3] * 4 + [8], END),
-        ([3] * 4 + [7], Stop(FinishReason.STOP, 7)),
-    ],
-)
-def test_rules_in_order(output: list[int], stop: Stop | None) -> None:
-    assert stop_of(output) == stop
-
-
-def test_end_of_sequence_comes_before_stop_tokens() -> None:
-    assert stop_of([8], stop_token_ids=(8,)) == END
-    assert stop_of([8], stop_token_ids=(8,), ignore_eos=True) == Stop(FinishReason.STOP, 8)
-
-
-def test_ignored_end_of_sequence_goes_on_to_the_length() -> None:
-    assert stop_of([8, 8], ignore_eos=True) is None
-    assert stop_of([8] * 5, ignore_eos=True) == LENGTH
-
-
-def test_prompt_does_not_stop() -> None:
-    assert stop_of([], prompt=(1, 8)) is None
-
-
-def test_below_min_tokens_only_length_counts() -> None:
-    assert stop_of([8], min_tokens=2) is None
-    assert stop_of([7], min_tokens=2) is None
-    assert stop_of([3, 8], min_tokens=2) == END
-    assert stop_of([3] * 8, min_tokens=9, max_tokens=None) == LENGTH
-
-
-def test_snapshot_has_the_scheduler_counts() -> None:
-    scheduler = make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4)
-    statistics = Statistics(requests_added=3, requests_finished=1)
-    request = new_request(credit=1)
-    scheduler.add(request)
-    assert statistics.snapshot(scheduler).waiting == 1
-    assert scheduler.schedule() is not None
-    scheduler.complete()
-    request.token_ids.append(1)
-    snapshot = statistics.snapshot(scheduler)
-    assert (snapshot.step, snapshot.waiting, snapshot.running, snapshot.paused) == (1, 0, 1, 1)
-    assert (snapshot.kv_blocks, snapshot.kv_blocks_free) == (4, 3)
-    assert (snapshot.requests_added, snapshot.requests_finished) == (3, 1)
+    assert check_stop(make(add)) == stop
 
 
 def test_requests_that_vanish_fail_the_invariants() -> None:

@@ -24,7 +24,7 @@ from triolet.tests.engine.core.driver import (
     tokens_alone,
 )
 
-from .scheduler_bench import MODEL_LEN, Bench, bench, has_status
+from .scheduler_bench import MODEL_LEN, Bench, bench
 
 
 def test_long_prompt_leaves_a_token_to_all_behind() -> None:
@@ -94,17 +94,6 @@ def test_no_more_run_than_the_budget_has_tokens() -> None:
     assert len(b.scheduler.running) == 2
 
 
-def test_head_of_the_queue_is_not_overtaken() -> None:
-    b = bench(kv_blocks=6)
-    b.add(16)
-    b.step()
-    b.add(12)
-    small = b.add(1)
-    b.run(2)
-    assert has_status(small, RequestStatus.WAITING)
-    assert len(b.scheduler.running) == 1
-
-
 def test_request_that_is_alone_among_runnable_yields_nothing_to_itself() -> None:
     b = bench(kv_blocks=6)
     request = b.add(4)
@@ -112,61 +101,6 @@ def test_request_that_is_alone_among_runnable_yields_nothing_to_itself() -> None
         b.step()
     assert len(request.token_ids) == MODEL_LEN
     assert b.scheduler.preemptions == 0
-
-
-def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
-    b = bench(kv_blocks=6)
-    paused, running = b.add(8, credit=1), b.add(8)
-    b.step()
-    while has_status(paused, RequestStatus.RUNNING):
-        b.step()
-    assert has_status(paused, RequestStatus.PREEMPTED)
-    while not running.is_finished:
-        b.step()
-    assert not b.scheduler.has_work()
-    assert b.scheduler.schedule() is None
-    paused.grant(None)
-    b.scheduler.update(paused)
-    assert b.step().new[0].computed_tokens == 0
-
-
-@pytest.mark.parametrize(
-    ("max_num_seqs", "kv_blocks"), [(2, 12), (3, 6)], ids=["for a row", "for blocks"]
-)
-def test_paused_requests_yield_to_a_waiting_one(max_num_seqs: int, kv_blocks: int) -> None:
-    b = bench(max_num_seqs=max_num_seqs, kv_blocks=kv_blocks)
-    older, younger = b.add(5, credit=1), b.add(6, credit=1)
-    b.run(2)
-    assert not b.scheduler.has_work()
-    newcomer = b.add(12)
-    step = b.step()
-    assert has_status(newcomer, RequestStatus.RUNNING)
-    assert has_status(younger, RequestStatus.PREEMPTED)
-    assert has_status(older, RequestStatus.RUNNING), "no more of them than needed"
-    assert step.finished == [1]
-    assert step.new[0].row == 1, "a row that this step names is free in it"
-
-
-def test_paused_requests_do_not_yield_in_vain() -> None:
-    b = bench(kv_blocks=6)
-    paused, running = b.add(4, credit=1), b.add(12)
-    b.run(3)
-    b.add(20)
-    b.step()
-    assert has_status(paused, RequestStatus.RUNNING)
-    assert has_status(running, RequestStatus.RUNNING)
-
-
-def test_rows_are_the_smallest_and_free_once_named() -> None:
-    b = bench()
-    requests = [b.add(1) for _ in range(3)]
-    assert b.step().rows == [0, 1, 2]
-    b.scheduler.end(requests[0], FinishReason.ABORT)
-    late = b.add(1)
-    step = b.step()
-    assert step.finished == [0]
-    assert late.row == 0
-    assert step.rows == [1, 2, 0]
 
 
 # ---- the queue and the victims
@@ -207,15 +141,6 @@ def test_parked_request_delays_none_and_keeps_its_place() -> None:
         queue.update(request)
     assert queue.requests() == [paused, compiling, ready]
     queue.check_invariants()
-
-
-def test_lower_priority_numbers_come_first_and_equals_as_they_came() -> None:
-    queue = WaitingQueue(ORDERS["priority"])
-    requests = [make(arrival) for arrival in range(5)]
-    for request, priority in zip(requests, (0, -1, 0, 7, -1), strict=True):
-        request.priority = priority
-        queue.add(request)
-    assert [request.arrival for request in queue.requests()] == [1, 4, 0, 2, 3]
 
 
 def test_what_has_run_comes_before_what_is_new_and_then_counts_the_admission() -> None:
@@ -324,11 +249,8 @@ def computed_tokens(driver: Driver) -> int:
     """Steps until nothing is left to do; how many tokens they computed."""
     computed = 0
     while (step := driver.core.schedule(0.0)) is not None:
-        driver.core.check_invariants()
         computed += sum(step.token_counts)
-        for frontend, message in driver.core.finish_step(driver.worker.execute(step), 0.0).items():
-            driver.heard += [(frontend, output) for output in message.outputs]
-        driver.core.check_invariants()
+        driver.finish(driver.worker.execute(step))
     return computed
 
 
@@ -343,13 +265,24 @@ def test_the_prompt_is_computed_once(prefix_cache: bool) -> None:
         assert driver.tokens(request.request_id) == tokens_alone(request)
 
 
-def test_others_do_not_wait_with_them() -> None:
+@pytest.mark.parametrize(
+    ("computed_before", "requests", "token_counts"),
+    [
+        pytest.param(0, [*choices(2), add_request("b", prompt=[9, 9])], [14, 2], id="others"),
+        pytest.param(0, choices(3, prompt=4), [4, 4, 4], id="less than a block"),
+        pytest.param(14, choices(3), [2, 2, 2], id="a cached prompt"),
+    ],
+)
+def test_who_need_not_wait_for_a_prompt_is_in_the_first_step(
+    computed_before: int, requests: list[AddRequest], token_counts: list[int]
+) -> None:
     driver = driver_of_choices(True, budget=16)
-    for request in [*choices(2), add_request("b", prompt=[9, 9])]:
+    if computed_before:
+        driver.core.add("f0", add_request("before", prompt=computed_before))
+        driver.run()
+    for request in requests:
         driver.core.add("f0", request)
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    assert step.token_counts == [14, 2]
+    assert driver.schedule().token_counts == token_counts
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
@@ -357,8 +290,7 @@ def test_when_the_first_is_aborted_the_next_one_computes(prefix_cache: bool) -> 
     driver = driver_of_choices(prefix_cache)
     for request in choices(3):
         driver.core.add("f0", request)
-    step = driver.core.schedule(0.0)
-    assert step is not None
+    step = driver.schedule()
     driver.core.abort("f0", [RequestKey("a0", 1)])
     driver.core.finish_step(driver.worker.execute(step), 0.0)
     # The first step computed two blocks, which the next one finds.
@@ -389,26 +321,6 @@ def test_without_a_prefix_cache_no_other_finds_their_blocks() -> None:
         driver.core.add("f0", other)
         driver.run()
         assert driver.last("other").cached_tokens == 0
-
-
-def test_a_prompt_of_less_than_a_block_is_computed_by_each() -> None:
-    driver = driver_of_choices(True)
-    for request in choices(3, prompt=4):
-        driver.core.add("f0", request)
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    assert step.token_counts == [4, 4], "as the budget allows"
-
-
-def test_a_prompt_that_is_cached_delays_no_other() -> None:
-    driver = driver_of_choices(True)
-    driver.core.add("f0", add_request("b", prompt=14))
-    driver.run()
-    for request in choices(3):
-        driver.core.add("f0", request)
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    assert step.token_counts == [2, 2, 2]
 
 
 def waits(core: EngineCore, request_id: str) -> bool:
@@ -445,44 +357,3 @@ def test_parents_of_two_frontends_are_two() -> None:
     prompts.begin(make_choice(0))
     assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
     assert not prompts.wait_for_sibling(make_choice(1, parent="q"))
-
-
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
-def test_a_suspect_runs_alone_until_it_is_past_its_position(steps_in_flight: int) -> None:
-    core = make_core(steps_in_flight=steps_in_flight, kv_blocks=16, max_num_batched_tokens=8)
-    driver = Driver(core)
-    requests = [
-        add_request("a", max_tokens=8, seed=1),
-        add_request("b", max_tokens=8, seed=2, output=[1, 2], solo_tokens=7),
-        add_request("c", max_tokens=8, seed=3),
-    ]
-    rows: list[list[int]] = []
-    core.add("f0", requests[0])
-    assert driver.step()
-    for request in requests[1:]:
-        core.add("f0", request)
-    worker = driver.worker
-    while core.has_work():
-        step = core.schedule(0.0)
-        core.check_invariants()
-        if step is None:
-            continue
-        rows.append(step.rows)
-        for frontend, message in core.finish_step(worker.execute(step), 0.0).items():
-            driver.heard += [(frontend, output) for output in message.outputs]
-    # Its prompt and both tokens; one more; one more, and it is past the seventh.
-    assert rows[:3] == [[1]] * 3
-    assert sorted(rows[3]) == [0, 1, 2]
-    for request in requests:
-        tokens = tokens_alone(attrs.evolve(request, solo_tokens=0))
-        assert driver.tokens(request.request_id) == tokens
-
-
-def test_a_suspect_waits_for_the_step_in_flight_and_for_room() -> None:
-    core = make_core(steps_in_flight=2, kv_blocks=4)
-    core.add("f0", add_request("a", prompt=8, max_tokens=4))
-    assert core.schedule(0.0) is not None
-    core.add("f0", add_request("b", prompt=[7] * 8, max_tokens=1, solo_tokens=8))
-    step = core.schedule(0.0)
-    core.check_invariants()
-    assert step is None or step.rows == [0], "there is no room for it: the other goes on"
