@@ -13,7 +13,7 @@ import trio
 CHECKPOINTS_MAX = 1000
 
 
-class _StepCounter(trio.abc.Instrument):
+class StepCounter(trio.abc.Instrument):
     """Calls `action` after the n-th step of the tasks below `root`, when the task has yielded."""
 
     def __init__(self, root: trio.lowlevel.Task, n: int, action: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ async def act_at_nth_checkpoint(
     """
 
     async def run() -> None:
-        counter = _StepCounter(trio.lowlevel.current_task(), n, action)
+        counter = StepCounter(trio.lowlevel.current_task(), n, action)
         trio.lowlevel.add_instrument(counter)
         try:
             await async_fn()

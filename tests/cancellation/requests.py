@@ -24,6 +24,7 @@ from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.tasks.background import background_task_of, start_background_task_soon
 from triolet.tests.api.fakes import HttpClient, open_responses
 from triolet.tests.api.websocket.socket_client import SocketClient
+from triolet.tests.cancellation.named_steps import count_steps
 from triolet.tests.live_tasks import find_background_tasks
 
 TOKENS = 4
@@ -113,8 +114,6 @@ async def perform(exchange: Exchange, stream: trio.abc.Stream) -> bool:
     return whole
 
 
-# Of one exchange; no task has as many steps, so more means that it never ends.
-STEPS_MAX = 400
 OTHER = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)
 OTHER_PROMPT = "somebody else"
 
@@ -230,12 +229,15 @@ async def tasks_of(bed: RequestBed, exchange: Exchange) -> list[str]:
     return [name for name in watch.seen if name not in idle]
 
 
-async def cancel_at_each_step(bed: RequestBed, exchange: Exchange, name: str) -> int:
+async def cancel_at_each_step(
+    bed: RequestBed, exchange: Exchange, name: str, *, every: bool
+) -> int:
     """How many steps there were to be cancelled at; the run after the last one is whole."""
-    for n in range(1, STEPS_MAX):
+
+    async def reaches(n: int) -> bool:
         watch = Watch(name, n)
         whole = await bed.run(exchange, watch)
-        if watch.steps_left > 0:
-            assert whole, "nobody was cancelled"
-            return n - 1
-    raise AssertionError(f"{name} never ends")
+        assert whole or watch.steps_left <= 0, "nobody was cancelled"
+        return watch.steps_left <= 0
+
+    return await count_steps(reaches, every=every)

@@ -19,6 +19,7 @@ from triolet.tests.cancellation import requests
 from triolet.tests.cancellation.named_steps import (
     DEADLINE_S,
     INVARIANTS,
+    STEPS_MAX,
     CancelAtStep,
     Ending,
     MainEnded,
@@ -46,14 +47,14 @@ SIZES = '{"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}'
 
 @attrs.frozen
 class Row:
-    """`run` cancels the task at each of its checkpoints and returns their number, or fails.
+    """`run` cancels the task at its checkpoints, `every` one or some, and returns their number.
 
     `where` is the kind of process; `invariants` is what holds after each cancellation.
     """
 
     name: str
     where: str
-    run: Callable[[], Awaitable[int]]
+    run: Callable[..., Awaitable[int]]
     invariants: str = INVARIANTS
 
 
@@ -71,7 +72,7 @@ FolderUse = Callable[[pathlib.Path, CancelAtStep], Awaitable[object]]
 OF_REQUESTS = "client sees an end, blocks free, no request state, no task left, other tokens exact"
 
 
-async def _in_exchanges(kind: str) -> int:
+async def _in_exchanges(kind: str, *, every: bool) -> int:
     """Over all exchanges in which there is such a task."""
     reached = 0
     with tempfile.TemporaryDirectory() as path, check_no_leaks(), trio.fail_after(DEADLINE_S):
@@ -79,7 +80,7 @@ async def _in_exchanges(kind: str) -> int:
         for exchange in EXCHANGES.values():
             async with open_request_bed(folder) as bed:
                 if kind in await tasks_of(bed, exchange):
-                    steps = await requests.cancel_at_each_step(bed, exchange, kind)
+                    steps = await requests.cancel_at_each_step(bed, exchange, kind, every=every)
                     assert steps > 0, "an exchange needs every one of its tasks"
                     reached += steps
     return reached
@@ -91,12 +92,13 @@ async def _in_folder(
     *,
     end: int = 0,
     ending: Ending | None = with_its_name,
-    steps_max: int | None = None,
+    steps_max: int = STEPS_MAX,
+    every: bool,
 ) -> int:
     with tempfile.TemporaryDirectory() as path:
         folder = write_null_folder(pathlib.Path(path))
         return await cancel_at_each_step(
-            name, partial(use, folder), end=end, ending=ending, steps_max=steps_max
+            name, partial(use, folder), end=end, ending=ending, steps_max=steps_max, every=every
         )
 
 
@@ -124,7 +126,7 @@ HAVE_SPARES = frozenset({
 })  # fmt: skip
 
 
-def _child(name: str, where: str, use: FolderUse, steps_max: int | None = None) -> Row:
+def _child(name: str, where: str, use: FolderUse, steps_max: int = STEPS_MAX) -> Row:
     ending = ENDINGS.get(name, with_its_name)
     return Row(name, where, partial(_in_folder, name, use, ending=ending, steps_max=steps_max))
 

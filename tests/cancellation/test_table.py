@@ -1,6 +1,7 @@
 """The cancellation table: each row, and that it has every task of a request and of a real server.
 
-A row cancels all tasks of its kind, found by name, at each of their steps. Whatever is cancelled:
+A row cancels all tasks of its kind, found by name, at their first steps and at some later ones
+(`python -m tests.cancellation`: at every one). Whatever is cancelled:
 the client sees an end, the blocks are free, no state of the request is on any floor, no task,
 thread or descriptor is left, and another request's tokens are exact.
 """
@@ -48,7 +49,7 @@ UNNAMED = re.compile(r"<init>|[\w<>]+(\.[\w<>]+)+")
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where}-{row.name}")
 async def test_cancelled_at_each_step(row: Row) -> None:
-    assert await row.run() >= 1, "the use needs every one of these tasks"
+    assert await row.run(every=False) >= 1, "the use needs every one of these tasks"
 
 
 @pytest.mark.slow

@@ -30,8 +30,6 @@ from triolet.transports.links.zmq_thread import (
     SendFrames,
     SocketThread,
 )
-from triolet.transports.rings.ring_memory import create_ring
-from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
 from ..checkpoints import act_at_nth_checkpoint
 from ..leaks import open_fds
@@ -360,42 +358,6 @@ async def _drain(receiver: ControlChannel) -> list[int]:
             return numbers
 
 
-@pytest.mark.parametrize("size", [1, 10_000], ids=["slot", "beside"])
-@pytest.mark.parametrize("waits", [False, True], ids=["there", "waits"])
-async def test_a_cancelled_ring_read_leaves_the_message(size: int, waits: bool) -> None:
-    before = open_fds()
-    for step in range(1, STEPS_MAX):
-        with create_ring(readers=1, slots=2, slot_bytes=100) as parts:
-            writer = RingWriter.attach(parts.writer_fds())
-            reader = RingReader.attach(parts.reader_fds(0), 0)
-        with writer, reader:
-            got: list[object] = []
-
-            async def read() -> None:
-                got.append(await reader.wait_read())  # noqa: B023 (awaited within this turn)
-
-            async with trio.open_nursery() as nursery:
-                if waits:
-                    nursery.start_soon(_write_when_blocked, writer, bytes(size))
-                else:
-                    writer.write(bytes(size))
-                cancelled = await run_cancelled_at(step, read)
-            if cancelled:
-                assert not got
-                with trio.fail_after(LOST_S):
-                    await read()
-            assert got == [bytes(size)]
-        assert open_fds() == before
-        if not cancelled:
-            return
-    pytest.fail("never ran to its end")
-
-
-async def _write_when_blocked(writer: RingWriter, data: bytes) -> None:
-    await trio.testing.wait_all_tasks_blocked()
-    writer.write(data)
-
-
 @pytest.mark.parametrize("cancelled_side", ["parent", "child"])
 async def test_a_cancelled_handshake_leaves_no_descriptor(cancelled_side: str) -> None:
     """INIT carries two descriptors; whichever side is cancelled, at any step, none stays open."""
@@ -430,32 +392,3 @@ async def test_a_cancelled_handshake_leaves_no_descriptor(cancelled_side: str) -
         if over:
             return
     pytest.fail("never ran to its end")
-
-
-async def test_a_blocked_worker_thread_ends_with_its_scope() -> None:
-    """The way a worker stops: cancelling stops the reader, and the thread returns."""
-    before = open_fds()
-    with create_ring(readers=1, slots=2, slot_bytes=100) as parts:
-        reader = RingReader.attach(parts.reader_fds(0), 0)
-    ended: list[str] = []
-
-    def step_loop() -> None:
-        try:
-            reader.read()
-        except Exception as error:
-            ended.append(str(error))
-
-    async def stop_when_cancelled() -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            reader.stop()
-
-    with reader:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_when_cancelled)
-            nursery.start_soon(trio.to_thread.run_sync, step_loop)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel("a stop in order")
-    assert ended == ["the ring's reader was stopped"]
-    assert open_fds() == before

@@ -20,6 +20,7 @@ from triolet.engine.process.executor import LOSSES_MAX, Executor
 from triolet.engine.step_messages import KVMemory, Step, StepResult
 from triolet.nurseries.processes.process import Process, ProcessDied
 from triolet.nurseries.processes.progress_page import open_page
+from triolet.tests.checkpoints import StepCounter
 from triolet.tests.engine.kernels.test_shared_memory import needs_huge_pages
 from triolet.tests.engine.process.test_executor import ACTING_WORKER, DEADLINE_S, open_pool
 from triolet.tests.engine.steps import expected_token, first_step, next_step, write_sizes
@@ -238,29 +239,6 @@ async def test_a_late_step_is_no_loss(tmp_path: pathlib.Path) -> None:
         await wait_late()
 
 
-class CancelAt(trio.abc.Instrument):
-    """Cancels `scope` when the task has yielded so many times since it began to count."""
-
-    def __init__(self, scope: trio.CancelScope, steps: int) -> None:
-        self.scope, self.steps = scope, steps
-        self.task: trio.lowlevel.Task | None = None
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.task is None or not _is_below(task, self.task):
-            return
-        self.steps -= 1
-        if not self.steps:
-            self.scope.cancel("the step of this test")
-
-
-def _is_below(task: trio.lowlevel.Task, parent: trio.lowlevel.Task) -> bool:
-    while task is not parent:
-        if task.parent_nursery is None:
-            return False
-        task = task.parent_nursery.parent_task
-    return True
-
-
 async def test_cancelled_at_each_step_of_the_replacement(tmp_path: pathlib.Path) -> None:
     """Of the executor's task and of those below it: nothing stays."""
     settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null")
@@ -279,10 +257,11 @@ async def _replace_and_cancel(settings: EngineSettings, steps: int) -> bool:
 
     executor = Executor(settings, 1, on_progress=lambda *_: None, on_workers=workers)
     scope = trio.CancelScope()
-    canceller = CancelAt(scope, steps)
+    counters: list[StepCounter] = []
 
     async def run(*, task_status: trio.TaskStatus[object]) -> None:
-        canceller.task = trio.lowlevel.current_task()
+        own = trio.lowlevel.current_task()
+        counters.append(StepCounter(own, steps, lambda: scope.cancel("the step of this test")))
         try:
             with scope:
                 await executor.run(task_status=task_status)
@@ -294,14 +273,14 @@ async def _replace_and_cancel(settings: EngineSettings, steps: int) -> bool:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(run)
-            trio.lowlevel.add_instrument(canceller)
+            trio.lowlevel.add_instrument(counters[0])
             os.kill(told[0].pid, signal.SIGKILL)
             assert await executor.result(1) is None
             with trio.CancelScope() as waits:
                 nursery.start_soon(_cancel_after, ended, waits)
                 await executor.replaced(1)
                 replaced = True
-            trio.lowlevel.remove_instrument(canceller)
+            trio.lowlevel.remove_instrument(counters[0])
             scope.cancel("the test is over")
     return replaced
 
