@@ -114,18 +114,6 @@ async def check_comes_up_and_carries_in_order(make_mesh: MakeMesh) -> None:
         assert await hub.numbers(SPOKES[0], MESSAGES) == [-n for n in range(MESSAGES)]
 
 
-async def check_large_messages(make_mesh: MakeMesh) -> None:
-    """A message of some MiB arrives whole, and the small one behind it stays behind it."""
-    filling = bytes(range(256)) * 4096 * 3
-    async with make_mesh() as mesh:
-        _, spoke = await join(mesh)
-        mesh.hub.send(SPOKES[0], Numbered(1, filling))
-        mesh.hub.send(SPOKES[0], Numbered(2))
-        first, second = await spoke.next(), await spoke.next()
-        assert first == Received(HUB, Numbered(1, filling))
-        assert second == Received(HUB, Numbered(2))
-
-
 async def check_frames_are_kept(make_mesh: MakeMesh) -> None:
     """What a message came as decodes to it, however long it is and whatever carried it."""
     messages = [Numbered(1), Numbered(2, bytes(1000)), Numbered(3, bytes(3 * 2**20))]
@@ -293,7 +281,6 @@ async def check_successor_of_a_forgotten_peer(make_mesh: MakeMesh) -> None:
 
 CHECKS = (
     check_comes_up_and_carries_in_order,
-    check_large_messages,
     check_frames_are_kept,
     check_send_needs_a_link,
     check_send_waits_for_the_reader,

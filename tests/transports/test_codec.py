@@ -132,14 +132,6 @@ def test_want_of_memory_does_not_make_a_message_malformed() -> None:
         CODEC.decode(_wire(0, {"inner": {"name": "starved"}}))
 
 
-def test_of_bytes_that_are_no_message_nothing_is_known() -> None:
-    codec = Codec(Question)
-    whole = codec.encode(Question("a", Inner("b", [], 0)))
-    with pytest.raises(MalformedMessage) as caught:
-        codec.decode([bytes(whole[0])[:-1]])
-    assert caught.value.known is None
-
-
 def test_the_kind_is_the_place_in_the_list() -> None:
     frames = CODEC.encode(Empty())
     assert frames == [b"\x01\x80"]

@@ -91,25 +91,6 @@ async def test_as_many_descriptors_as_allowed_beside_an_oversize_message(pair: P
         await parent.send(Order(1), [0] * (PASSED_FDS_MAX + 1))
 
 
-async def test_senders_are_served_in_the_order_of_their_calls(pair: Pair) -> None:
-    """400 messages of 10 kB do not fit the socket: most senders wait."""
-    parent, child = pair
-    async with trio.open_nursery() as nursery:
-        for number in range(400):
-            started = trio.Event()
-            nursery.start_soon(_send_one, parent, Order(number, bytes(10_000)), started)
-            await started.wait()
-        for number in range(400):
-            message, _ = await child.receive()
-            assert isinstance(message, Order)
-            assert message.number == number
-
-
-async def _send_one(channel: ControlChannel, message: object, started: trio.Event) -> None:
-    started.set()
-    await channel.send(message)
-
-
 def _raw(message: object, kind: int = 4) -> bytes:
     body = bytes((kind,)) + msgspec.msgpack.encode(message)
     return b"\0" + (1).to_bytes(4, "little") + len(body).to_bytes(8, "little") + body

@@ -24,7 +24,6 @@ from triolet.transports.links.link_header import (
     HEADER_BYTES,
     FrameKind,
     Header,
-    LinkSettings,
     MalformedHeader,
     Mishap,
     decode_header,
@@ -205,15 +204,6 @@ def test_a_late_watcher_sends_one_probe_only() -> None:
     assert link.next_deadline() == 1000.5
     link.handle_header(header(FrameKind.ACK, 1, 0, 1), 1000.1)
     assert link.next_deadline() == math.inf
-
-
-def test_the_fuse() -> None:
-    link = Link(Side.HUB, LinkSettings(unacknowledged_max=2))
-    link.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
-    link.handle_send(0.0)
-    assert not link.is_full
-    link.handle_send(0.0)
-    assert link.is_full
 
 
 def test_generations_that_end_young_make_the_next_wait() -> None:

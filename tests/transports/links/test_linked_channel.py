@@ -1,7 +1,5 @@
 """Links of a channel: fences, bounds and deadlines over a list; n-th faults over memory."""
 
-import contextlib
-import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -11,13 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
-from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join, memory_mesh, running
+from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join, running
 from triolet.transports.array import Frame
 from triolet.transports.codec import Codec, CodecLimits, MessageTooLarge
 from triolet.transports.links.channel import (
-    Channel,
-    ChannelEvent,
     Misread,
     Peer,
     PeerDown,
@@ -319,77 +314,6 @@ async def test_one_task_receives_and_a_cancelled_one_makes_room() -> None:
         nursery.cancel_scope.cancel("the test cancels who waits")
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
-
-
-MESSAGES = 12
-
-
-async def talk(mesh: Mesh) -> dict[Peer, list[ChannelEvent]]:
-    """What both ends saw until long after nothing more happened."""
-    ends = {HUB: mesh.hub, SPOKES[0]: mesh.spokes[0]}
-    events: dict[Peer, list[ChannelEvent]] = {peer: [] for peer in ends}
-
-    async def read(own: Peer) -> None:
-        other = SPOKES[0] if own == HUB else HUB
-        while True:
-            for event in await ends[own].receive():
-                events[own].append(event)
-                if isinstance(event, PeerUp):
-                    say_all(ends[own], other)
-
-    with trio.move_on_after(30):  # of the mock clock
-        async with trio.open_nursery() as nursery:
-            for own in ends:
-                nursery.start_soon(read, own)
-    return events
-
-
-def say_all(end: Channel, other: Peer) -> None:
-    """As the floors above do: whatever is missing is said again in each generation.
-
-    The link may be down again already; its next PeerUp starts anew.
-    """
-    with contextlib.suppress(PeerNotConnected):
-        for number in range(MESSAGES):
-            end.send(other, Numbered(number))
-
-
-def check_history(history: list[ChannelEvent]) -> int:
-    """The last generation; each brought its numbers in order, once, and the last brought all."""
-    generation, expected = 0, 0
-    up = False
-    for event in history:
-        match event:
-            case PeerUp():
-                assert not up
-                assert event.generation > generation
-                generation, expected, up = event.generation, 0, True
-            case PeerDown():
-                assert up
-                up = False
-            case Received(message=message):
-                assert up
-                assert message == Numbered(expected)
-                expected += 1
-    assert up
-    assert expected == MESSAGES
-    return generation
-
-
-@pytest.mark.parametrize("kind", list(FaultKind))
-@pytest.mark.parametrize("receiver", list(Side))
-async def test_the_nth_frame(kind: FaultKind, receiver: Side, autojump_clock: MockClock) -> None:
-    for nth in itertools.count(1):
-        fault = NthFault(kind, receiver, nth)
-        async with memory_mesh(fault, settings=LinkSettings(ack_messages=4)) as mesh:
-            mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
-            events = await talk(mesh)
-        last = {check_history(history) for history in events.values()}
-        assert len(last) == 1, "both ends are in one generation"
-        if not fault.reached:
-            assert nth > MESSAGES
-            assert last == {1}
-            break
 
 
 async def test_a_spoke_that_is_gone_is_noticed_by_sending() -> None:

@@ -19,7 +19,6 @@ from triolet.tests.contracts.channel import (
     running,
     zmq_mesh,
 )
-from triolet.tests.leaks import check_no_leaks
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint, encode_identity
 from triolet.transports.links.channel import PeerDown, PeerNotConnected, PeerUp
 from triolet.transports.links.link_header import (
@@ -250,14 +249,3 @@ async def test_a_bad_endpoint_is_refused_where_it_is_given() -> None:
         with pytest.raises(BadEndpoint):
             spoke.connect(HUB, "ipc://@good", "bad")
         assert spoke.links.peers == []
-
-
-async def test_nothing_is_left_behind() -> None:
-    async def once() -> None:
-        async with zmq_mesh() as mesh:
-            await join(mesh)
-
-    await once()
-    with check_no_leaks():
-        for _ in range(5):
-            await once()

@@ -107,24 +107,6 @@ async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
     assert pair.push.seen == []
 
 
-async def test_what_is_submitted_before_the_thread_runs_is_kept(
-    context: zmq.Context[Socket],
-) -> None:
-    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
-    connected = HeldSockets(context, zmq.PUSH, SETTINGS)
-    thread = SocketThread("push", connected, Arrivals().handle)
-    outbox = LinkOutbox("hub", 10)
-    assert thread.submit(Connect(outbox, endpoint, b"E"))
-    assert thread.submit(SendFrames(outbox, (b"early",)))
-    pull = Arrivals()
-    bound = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(run, thread)
-        await nursery.start(run, SocketThread("pull", bound, pull.handle))
-        assert await pull.wait_for(1) == [[b"early"]]
-        nursery.cancel_scope.cancel("the test is over")
-
-
 async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
     connected = HeldSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)

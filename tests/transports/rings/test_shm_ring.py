@@ -49,15 +49,6 @@ def open_ring(
         yield writer, sides, memory
 
 
-def test_a_message_reaches_every_reader() -> None:
-    with open_ring(readers=3) as (writer, readers, _):
-        writer.write(b"head")
-        writer.write(bytearray(b"tail"))
-        for reader in readers:
-            assert [reader.read(), reader.read()] == [b"head", b"tail"]
-            assert reader.read_nowait() is None
-
-
 @pytest.mark.parametrize("size", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 70_000])
 def test_sizes_around_a_slot(size: int) -> None:
     before = open_fds()
@@ -67,21 +58,6 @@ def test_sizes_around_a_slot(size: int) -> None:
         for reader in readers:
             assert [reader.read_nowait(), reader.read_nowait()] == [b"a" * size, b"b" * size]
     assert open_fds() == before
-
-
-def test_full_is_exact_and_names_who_lags() -> None:
-    with open_ring(readers=3, slots=2) as (writer, readers, _):
-        writer.write(b"0")
-        writer.write(b"1")
-        readers[1].read_nowait()
-        with pytest.raises(RingFull, match="lag: 0, 2") as caught:
-            writer.write(b"2")
-        assert caught.value.lagging == (0, 2)
-        readers[0].read_nowait()
-        readers[2].read_nowait()
-        writer.write(b"2")
-        assert [reader.read_nowait() for reader in readers] == [b"1"] * 3
-        assert [reader.read_nowait() for reader in readers] == [b"2"] * 3
 
 
 def test_a_reader_that_left_fills_the_ring_and_never_blocks() -> None:
@@ -158,16 +134,6 @@ async def test_a_blocked_thread_is_woken_by_a_message_and_by_stop() -> None:
                 await seen.wait()
                 readers[0].stop()
     assert got == [b"x"]
-
-
-async def test_trio_waits_and_is_woken() -> None:
-    with open_ring() as (writer, readers, _):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write_later, writer)
-            with trio.fail_after(60):
-                assert await readers[0].wait_read() == b"later"
-        writer.write(b"there already")
-        assert await readers[0].wait_read() == b"there already"
 
 
 @pytest.mark.parametrize("attempt", range(10))  # trio runs the tasks of one burst in any order
@@ -354,17 +320,6 @@ def test_sizes_that_make_no_ring(readers: int, slots: int, slot_bytes: int) -> N
     with pytest.raises(ValueError):
         create_ring(readers=readers, slots=slots, slot_bytes=slot_bytes)
     assert open_fds() == before
-
-
-def test_two_mappings_are_one_memory() -> None:
-    with create_ring(readers=2, slots=2, slot_bytes=100) as parts:
-        left, right = RingMemory(parts.memory_fd), RingMemory(parts.memory_fd)
-        left.store(64, 2**64 - 1)
-        assert right.load(64) == 2**64 - 1
-        assert right.geometry == parts.geometry
-        left.close()
-        left.close()
-        right.close()
 
 
 def test_parts_close_all_they_opened_once() -> None:
