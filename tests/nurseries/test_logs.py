@@ -69,13 +69,6 @@ async def test_lines_are_written_and_the_level_counts(pipe: tuple[int, int]) -> 
     assert os.get_blocking(write), "others who write there are not touched"
 
 
-async def test_what_waits_at_the_end_is_written(pipe: tuple[int, int]) -> None:
-    read, write = pipe
-    async with open_log(LogSettings(), fd=write):
-        logger.info("the last word")
-    assert b"the last word" in read_all(read)
-
-
 async def test_a_reader_that_sleeps_costs_lines_and_no_time(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -17,7 +17,7 @@ from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.tests.engine.grammar.drawn import drawn
 
 EDGES = [2**31, 2**32, 2**53, 2**62, 2**63, 2**64, *(10**digits for digits in range(15, 23))]
-INTEGERS = [sign * edge + more for edge in EDGES for sign in (1, -1) for more in range(-2, 3)]
+INTEGERS = [sign * edge + more for edge in EDGES for sign in (1, -1) for more in (-1, 0, 1)]
 FLOATS = [0.1, 0.30000000000000004, 1.0, -0.0, 1e-7, 5e-324, 1e22, 1e300, 3.4028235e38,
           1.7976931348623157e308, 123456789012345.6, 0.5, 2.0**63, 1e16 + 2]  # fmt: skip
 NUMBERS = [0, 1, -1, 175928847299117063, -(2**63) + 512, *INTEGERS, *FLOATS, *(-n for n in FLOATS)]
@@ -59,7 +59,7 @@ def test_a_constant_comes_out_with_its_own_digits_or_is_refused(form: str) -> No
         end = check_answers(schema)
         assert (end == "refused") == (not is_exact(number)) or number in (5e-324, -5e-324)
         ends[end] += 1
-    assert ends["served"] > 50
+    assert ends["served"] > 30
 
 
 @pytest.mark.parametrize("kind", ["integer", "number"])

@@ -92,13 +92,12 @@ def test_a_row_has_the_same_bits_in_any_company(
 
 @every_isa
 @every_kind
-@pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_has_the_same_bits_whoever_else_wants_logits(
-    tmp_path: pathlib.Path, isa: str, kind: str, threads: int
+    tmp_path: pathlib.Path, isa: str, kind: str
 ) -> None:
     """Of the last layer only what is wanted is computed: any tokens, in any order, one twice."""
     folder = write_config(tmp_path, head_dim=24, hidden_size=96, **KINDS[kind])
-    model = load_native(folder, isa=isa, threads=threads, dummy=True)
+    model = load_native(folder, isa=isa, threads=3, dummy=True)
     driver = Driver(model, [list(range(9)), list(range(9, 18)), list(range(18, 27))])
     work = [
         (0, 0, random_tokens(70, seed=2)),

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model.loader import DummyWeights, FolderWeights, read_tensor
-from triolet.engine.model.registry import plan_weights
 from triolet.engine.model.safetensors_reader import HEADER_BYTES_MAX, open_safetensors
 from triolet.engine.model.weight_folder import (
     INDEX_FILE,
@@ -31,11 +29,10 @@ from triolet.engine.model.weight_folder import (
     text_tensor,
     weight_files,
 )
-from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL, load_model_config
+from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL
 
 from ...shortages import no_descriptors
-from .reference import SIZES
-from .tiny_models import CPU, safetensors_bytes, write_config
+from .tiny_models import CPU, safetensors_bytes
 
 A = torch.arange(6, dtype=torch.float32).view(2, 3)
 B = torch.ones(4)
@@ -158,41 +155,6 @@ def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:
     with pytest.raises(ModelFolderError) as caught:
         weight_files(tmp_path)
     assert caught.value.path.endswith(INDEX_FILE)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("Llama", {}),
-        ("Llama", {"attention_bias": True, "mlp_bias": True}),
-        ("Mistral", {"head_dim": 12}),
-        ("Qwen2", {}),
-        ("Qwen3", {"head_dim": 24}),
-        ("Qwen3", {"head_dim": 16, "attention_bias": True}),
-        ("Gemma3", {"head_dim": 24}),
-        ("Gemma3", {"head_dim": 16, "attention_bias": True}),
-    ],
-)
-def test_a_family_takes_what_its_checkpoints_have(
-    tmp_path: pathlib.Path, name: str, changes: dict[str, Any], tied: bool
-) -> None:
-    model_class: Any = {
-        "Llama": transformers.LlamaForCausalLM,
-        "Mistral": transformers.MistralForCausalLM,
-        "Qwen2": transformers.Qwen2ForCausalLM,
-        "Qwen3": transformers.Qwen3ForCausalLM,
-        "Gemma3": transformers.Gemma3ForCausalLM,
-    }[name]
-    settings = {**SIZES, **changes, "tie_word_embeddings": tied}
-    with torch.device("meta"):
-        reference = model_class(model_class.config_class(**settings))
-    expected = {name: tuple(tensor.shape) for name, tensor in reference.named_parameters()}
-    absent = {"head_dim": None, "rope_theta": None}
-    config = load_model_config(
-        write_config(tmp_path, architectures=[model_class.__name__], **{**absent, **settings})
-    )
-    assert plan_weights(config) == expected
 
 
 TENSORS = {

@@ -26,7 +26,7 @@ from triolet.engine.model_config.config import (
 )
 from triolet.engine.model_config.folder import CONFIG_FILE
 
-from .tiny_models import CPU, TINY, Driver, load_dummy, safetensors_bytes, write_config, write_model
+from .tiny_models import CPU, TINY, safetensors_bytes, write_config, write_model
 
 
 def load(folder: pathlib.Path) -> Decoder:
@@ -45,15 +45,6 @@ def test_dtype_of_both_modes(tmp_path: pathlib.Path) -> None:
     assert compute_dtype(config, gpu, bitwise=True) is torch.bfloat16
 
 
-def test_mistral_without_a_window_is_a_llama(tmp_path: pathlib.Path) -> None:
-    one = load_dummy(tmp_path / "one")
-    other = load_dummy(
-        tmp_path / "other", architectures=["MistralForCausalLM"], sliding_window=None
-    )
-    work = [(0, 0, [3, 4, 5])]
-    assert torch.equal(Driver(one, [[0]]).step(work), Driver(other, [[0]]).step(work))
-
-
 NONE = {"sliding_window": None}
 # Small ones: the format's default is of the big model.
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -62,28 +53,6 @@ WINDOWS: dict[str, dict[str, Any]] = {
     GEMMA3_MULTIMODAL: {"text_config": {**TINY, "sliding_window": 20}},
     QWEN3_MOE: {**NONE, **EXPERTS},
 }
-
-
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
-def test_every_architecture_of_the_config_can_be_loaded(
-    tmp_path: pathlib.Path, architecture: str
-) -> None:
-    model = load_dummy(tmp_path, architectures=[architecture], **WINDOWS.get(architecture, NONE))
-    assert Driver(model, [[0]]).step([(0, 0, [3, 4, 5])]).shape == (3, 101)
-
-
-def test_what_checkpoints_carry_beside_their_weights_is_no_fault(tmp_path: pathlib.Path) -> None:
-    write_model(tmp_path)
-    change_tensors(
-        tmp_path,
-        lambda tensors: tensors.update(
-            {
-                "lm_head.weight": torch.ones(2, 2),  # the embedding's, of which it is a copy
-                "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8),
-            }
-        ),
-    )
-    assert Driver(load(tmp_path), [[0]]).step([(0, 0, [5])]).shape == (1, 101)
 
 
 def change_tensors(

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from triolet.engine.config import WORKER_MODULE, EngineSettings
-from triolet.engine.errors import BootRefused, StepFailed, StepTimeout, WorkersDisagree
+from triolet.engine.errors import StepFailed, WorkersDisagree
 from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
@@ -34,8 +34,6 @@ from triolet.tests.live_tasks import find_tasks
 from triolet.transports.control.channel import ControlChannel
 
 DEADLINE_S = 60.0
-# A step that nobody waits out.
-ENDLESS_STEP_S = 3600.0
 ACTING_WORKER = "triolet.tests.engine.children.acting_worker"
 
 
@@ -147,16 +145,6 @@ async def _ask_in(scope: trio.CancelScope, executor: Executor) -> None:
 
 
 @pytest.mark.slow
-async def test_a_late_step_ends_with_its_silent_ranks(tmp_path: pathlib.Path) -> None:
-    with check_no_leaks(), pytest.raises(StepTimeout) as caught:
-        async with open_pool(
-            write_sizes(tmp_path), workers=1, null_step_s=ENDLESS_STEP_S, step_timeout_s=0.05
-        ) as pool:
-            await pool.run(first_step())
-    assert caught.value.ranks == (0,)
-
-
-@pytest.mark.slow
 async def test_a_rank_that_raises_is_told_though_the_other_hangs(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path, rank_0="hang", rank_1="raise")
     with check_no_leaks(), pytest.raises(StepFailed) as caught:
@@ -180,13 +168,6 @@ async def test_workers_that_disagree(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path, rank_1="differ")
     with check_no_leaks(), pytest.raises(WorkersDisagree, match="numerics of rank 1"):
         async with open_pool(folder, module=ACTING_WORKER, workers=2):
-            pytest.fail("it was never ready")
-
-
-@pytest.mark.slow
-async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Path) -> None:
-    with check_no_leaks(), pytest.raises(BootRefused, match="there is no such folder"):
-        async with open_pool(tmp_path / "nothing", workers=1):
             pytest.fail("it was never ready")
 
 
@@ -243,23 +224,6 @@ async def answer(worker: ControlChannel, call_id: int) -> None:
     await worker.send(TreeReply(call_id, tree))
 
 
-async def test_several_ask_and_each_gets_its_own() -> None:
-    pids: list[int] = []
-
-    async def ask() -> None:
-        tree = await ours.task_tree()
-        assert tree is not None
-        pids.append(tree.pid)
-
-    with open_control() as (ours, worker), trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(ask)
-            for _ in range(3):
-                await answer(worker, await next_question(worker))
-    assert pids == [1, 2, 3]
-
-
 async def test_a_late_answer_is_not_the_next_ones() -> None:
     with open_control() as (ours, worker), trio.fail_after(DEADLINE_S):
         with trio.CancelScope() as scope:
@@ -297,9 +261,3 @@ async def test_a_worker_that_dies_gives_none() -> None:
 async def _close_at_question(worker: ControlChannel) -> None:
     await next_question(worker)
     worker.close()
-
-
-async def test_a_channel_that_was_closed_gives_none() -> None:
-    with open_control() as (ours, _), trio.fail_after(DEADLINE_S):
-        ours.control.close()
-        assert await ours.task_tree() is None

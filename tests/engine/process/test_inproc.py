@@ -134,7 +134,8 @@ async def test_a_folder_without_a_model_is_said_at_the_door(tmp_path: pathlib.Pa
             pytest.fail("it has no model")
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+# The others are cancelled at each of their steps: `tests/cancellation`.
+@pytest.mark.parametrize("name", ["executor", "statistics"])
 async def test_a_task_that_ends_fails_the_body(name: str, tmp_path: pathlib.Path) -> None:
     settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null")
 

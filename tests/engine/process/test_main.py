@@ -214,12 +214,6 @@ async def test_the_root_hears_of_a_lost_worker_before_the_others_are_ended(
         await root.process.wait_exited()
 
 
-async def test_an_engine_that_is_killed_takes_its_workers_along(tmp_path: pathlib.Path) -> None:
-    async with open_engine(write_sizes(tmp_path), workers=2) as root:
-        root.process.send_signal(signal.SIGKILL)
-        await root.wait_workers_gone()
-
-
 async def test_a_root_that_closes_its_end_is_gone(tmp_path: pathlib.Path) -> None:
     async with open_engine(write_sizes(tmp_path)) as root:
         root.control.close()

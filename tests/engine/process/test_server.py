@@ -218,25 +218,6 @@ async def test_an_answer_to_what_cannot_be_read_survives_a_broken_link() -> None
     assert errors_sent(channel) == [("a", 1, "invalid_request")]
 
 
-async def test_add_and_abort_reach_the_core_and_wake_the_loop() -> None:
-    server, _ = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
-    server.handle_event(Received(FRONTEND, add()))
-    with trio.fail_after(60):
-        await server.wait_work()
-    assert server.core.statistics().waiting == 1
-    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
-    assert server.core.statistics().waiting == 0
-    server.core.check_invariants()
-
-
-async def test_a_resync_is_answered_with_what_is_unknown() -> None:
-    server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
-    server.handle_event(Received(FRONTEND, Resync([LiveRequest("x", 4, 0, None)])))
-    assert channel.sent == [(FRONTEND, ResyncReply([RequestKey("x", 4)]))]
-
-
 async def test_a_frontend_without_a_successor_is_given_up_at_once() -> None:
     server, _ = make_server()
     begin_link(server)

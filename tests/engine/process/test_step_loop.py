@@ -10,7 +10,7 @@ import trio.testing
 
 from triolet.engine.batch_table import content_hash
 from triolet.engine.errors import StepFailed
-from triolet.engine.messages import FinishReason, Resync
+from triolet.engine.messages import Resync
 from triolet.engine.process.server import EngineServer
 from triolet.engine.process.step_loop import run_step_loop
 from triolet.engine.step_messages import Mask, Step, StepResult
@@ -149,17 +149,6 @@ async def test_idle_it_asks_for_nothing_and_says_what_it_waits_for() -> None:
         assert node.waiting_for == "requests"
 
 
-async def test_a_request_runs_to_its_end_and_the_loop_rests_again() -> None:
-    async with open_engine(FakeExecutor()) as engine:
-        engine.add("a")
-        await trio.testing.wait_all_tasks_blocked()
-        assert engine.tokens("a") == [1, 2, 3]
-        assert engine.channel.outputs[-1].finish_reason is FinishReason.LENGTH
-        assert engine.executor.asked == [1, 2, 3]
-        (node,) = find_tasks(task_tree(), "step-loop")
-        assert node.waiting_for == "requests"
-
-
 async def test_what_arrives_during_a_step_joins_the_next() -> None:
     async with open_engine(FakeExecutor(held=True)) as engine:
         engine.add("a")
@@ -186,15 +175,6 @@ async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
         assert executor.finished[number] - executor.finished[number - 1] == pytest.approx(0.1)
         ahead = executor.finished[number - 1] - executor.submitted[number]
         assert 0.0 < ahead < 0.05, "in time, and not much before"
-
-
-async def test_what_needs_no_step_is_delivered_without_one() -> None:
-    async with open_engine(FakeExecutor()) as engine:
-        bad = attrs.evolve(add("bad"), prompt_token_ids=[])
-        engine.server.handle_event(Received(FRONTEND, bad))
-        await trio.testing.wait_all_tasks_blocked()
-        (error,) = [o for o in engine.channel.outputs if o.request_id == "bad"]
-        assert error.finish_reason is FinishReason.ERROR
 
 
 async def test_a_step_that_fails_ends_the_loop() -> None:

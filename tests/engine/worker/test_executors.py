@@ -1,6 +1,5 @@
 """Executors by name, each from folder to token, and each with no more imported than it needs."""
 
-import inspect
 import pathlib
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, StepRe
 from triolet.engine.worker.executor_interface import WorkerExecutor, no_pause
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor
-from triolet.engine.worker.null.executor import NullExecutor
 from triolet.engine.worker.torch.executor import TorchExecutor
 
 from ..kernels.small_models import needs_kernels
@@ -191,13 +189,6 @@ print(executor.name.split()[0], sorted({"torch", "transformers"} & set(sys.modul
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "native []"
-
-
-@pytest.mark.parametrize("executor", [NativeExecutor, NullExecutor, TorchExecutor])
-def test_signatures_are_those_of_the_seam(executor: type) -> None:
-    for name in ("load", "execute"):
-        expected = inspect.signature(getattr(WorkerExecutor, name))
-        assert inspect.signature(getattr(executor, name)) == expected
 
 
 def test_auto_without_kernels_and_torch_says_what_to_install(

@@ -110,23 +110,6 @@ def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
     assert tokens == expected
 
 
-def test_a_replayed_row_continues_the_stream(make_runner: MakeRunner) -> None:
-    expected = alone(make_runner(), 20)
-    runner = make_runner()
-    resumed = new_row(2, PROMPT + expected[:9], [5, 6, 7, 8, 9], prompt_tokens=len(PROMPT))
-    step = Step(number=1, new=[resumed], rows=[2], token_counts=[len(PROMPT) + 9], samples=[True])
-    tokens = runner.run(step, no_mask).token_ids + decode(runner, 2, 10)
-    assert tokens == expected[9:]
-
-
-def test_computed_blocks_are_read_by_another_row(make_runner: MakeRunner) -> None:
-    runner = make_runner()
-    expected = alone(runner, 5)
-    shared = new_row(1, PROMPT, [0, 1, 30, 31], computed_tokens=32)
-    step = Step(number=1, new=[shared], rows=[1], token_counts=[8], samples=[True])
-    assert runner.run(step, no_mask).token_ids + decode(runner, 1, 4) == expected
-
-
 def test_a_mask_is_awaited_and_obeyed(make_runner: MakeRunner) -> None:
     runner = make_runner()
     rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]

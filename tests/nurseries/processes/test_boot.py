@@ -36,7 +36,7 @@ from triolet.nurseries.processes.last_words import LAST_WORDS_BYTES_MAX, LastWor
 from triolet.nurseries.processes.process import ProcessSpec
 
 from ...leaks import check_no_leaks
-from ..child_programs import CHILDREN, open_child, receive_ready
+from ..child_programs import CHILDREN, open_child, receive_ready, spec_of
 
 ARM = """
 import ctypes, sys
@@ -54,11 +54,23 @@ print(subprocess.run([sys.executable, "-c", *sys.argv[1:]], close_fds=False).ret
 
 
 @pytest.mark.slow
-async def test_an_import_that_fails_is_in_the_last_words() -> None:
-    async with open_child("fails_at_import", until_ready=False) as process:
+@pytest.mark.parametrize(
+    ("spec", "missing"),
+    [
+        (spec_of("fails_at_import"), "'no_such_module_anywhere'"),
+        (ProcessSpec("ghost", "triolet.no_such"), "triolet.no_such"),
+        (ProcessSpec("here", "deaf"), "deaf"),  # the current folder is not searched
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else value.module,
+)
+async def test_a_module_that_cannot_be_imported_is_in_the_last_words(
+    spec: ProcessSpec, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CHILDREN)
+    async with open_child(spec, until_ready=False) as process:
         seen = await process.wait_exited()
     assert seen.code == 1
-    assert "No module named 'no_such_module_anywhere'" in seen.last_words
+    assert f"No module named {missing}" in seen.last_words
 
 
 @pytest.mark.parametrize(
@@ -88,13 +100,6 @@ async def test_an_error_without_memory_for_words_still_ends_the_process_at_once(
 
 
 @pytest.mark.slow
-async def test_a_missing_module_is_in_the_last_words() -> None:
-    async with open_child(ProcessSpec("ghost", "triolet.no_such"), until_ready=False) as process:
-        seen = await process.wait_exited()
-    assert "No module named triolet.no_such" in seen.last_words
-
-
-@pytest.mark.slow
 async def test_the_module_is_the_main_program_already_armed() -> None:
     """`armed_at_import` looks in its first line what the kernel was asked for."""
     async with open_child("armed_at_import", until_ready=False) as process:
@@ -105,14 +110,6 @@ async def test_the_module_is_the_main_program_already_armed() -> None:
 
 def own_score() -> int:
     return int(pathlib.Path("/proc/self/oom_score_adj").read_text())
-
-
-@pytest.mark.slow
-async def test_the_current_folder_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(CHILDREN)
-    async with open_child(ProcessSpec("here", "deaf"), until_ready=False) as process:
-        seen = await process.wait_exited()
-    assert "No module named deaf" in seen.last_words
 
 
 def output_of(program: str, *arguments: str, fd: int) -> list[int]:

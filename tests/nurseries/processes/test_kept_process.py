@@ -106,15 +106,6 @@ async def test_one_is_taken_although_there_is_no_descriptor_to_look_at_it() -> N
 
 
 @pytest.mark.slow
-async def test_its_death_ends_the_keeping() -> None:
-    async with open_keeper(spec_of("obedient")) as keeper:
-        kept = await keeper.wait_warm()
-        os.kill(kept.process.pid, signal.SIGKILL)
-        await keeper.over.wait()
-        assert kept.take() is None
-
-
-@pytest.mark.slow
 async def test_a_dead_one_is_not_taken_before_anybody_has_noticed() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         kept = await keeper.wait_warm()
@@ -147,15 +138,6 @@ async def test_one_whose_own_child_is_stopped_is_not_taken() -> None:
         assert kept.take() is None
         await keeper.over.wait()
         await wait_pid_gone(child)
-
-
-@pytest.mark.slow
-async def test_one_that_says_nothing_is_ended() -> None:
-    async with open_keeper(spec_of("obedient"), warm_up_s=0.0) as keeper:
-        await keeper.over.wait()
-        assert keeper.kept is not None
-        assert not keeper.kept.warm
-        assert keeper.kept.process.exit is not None
 
 
 @pytest.mark.slow

@@ -48,22 +48,12 @@ async def test_a_sleeper_is_stopped_and_goes_on(sleeper: subprocess.Popen[bytes]
     stopped = look_at_process(sleeper.pid)
     await look_again()
     assert look_at_process(sleeper.pid) == stopped, "it does not run"
+    assert look_at_process(sleeper.pid, every_thread=False) == stopped, "it has no other thread"
     sleeper.send_signal(signal.SIGCONT)
     await wait_state(sleeper.pid, ProcessState.ASLEEP)
     assert look_at_process(sleeper.pid).runs > stopped.runs
     sleeper.kill()
     await wait_state(sleeper.pid, ProcessState.GONE)
-
-
-async def test_its_first_thread_says_whether_it_is_stopped(
-    sleeper: subprocess.Popen[bytes],
-) -> None:
-    await wait_state(sleeper.pid, ProcessState.ASLEEP)
-    asleep = look_at_process(sleeper.pid)
-    assert look_at_process(sleeper.pid, every_thread=False) == asleep, "it has no other"
-    sleeper.send_signal(signal.SIGSTOP)
-    await wait_state(sleeper.pid, ProcessState.STOPPED)
-    assert look_at_process(sleeper.pid, every_thread=False).state is ProcessState.STOPPED
 
 
 async def test_a_computing_process_uses_time(computer: subprocess.Popen[bytes]) -> None:

@@ -101,13 +101,6 @@ async def test_a_process_that_cannot_be_asked_ends_in_sigkill(module: str) -> No
     assert process.exit.describe() == "was killed by SIGKILL"
 
 
-async def test_a_child_killed_before_its_block_does_anything() -> None:
-    async with open_child("obedient", until_ready=False) as process:
-        process.send_signal(signal.SIGKILL)
-    assert process.exit is not None
-    assert process.exit.signal == signal.SIGKILL
-
-
 async def test_the_ladder_is_climbed_though_the_block_was_cancelled() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S), trio.CancelScope() as scope:
         async with open_process(spec_of("deaf"), ladder=HASTY) as process:
@@ -183,24 +176,6 @@ async def test_a_stray_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -
         await process.wait_exited()
     out, err = capfd.readouterr()
     assert (out, "hello" in err) == ("", True)
-
-
-async def test_many_tasks_may_wait_for_one_exit() -> None:
-    exits: list[ProcessExit] = []
-
-    async def wait(process: Process) -> None:
-        exits.append(await process.wait_exited())
-
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with (
-            open_process(spec_of("deaf"), ladder=HASTY) as process,
-            trio.open_nursery() as nursery,
-        ):
-            for _ in range(3):
-                nursery.start_soon(wait, process)
-            await trio.testing.wait_all_tasks_blocked()
-            process.send_signal(signal.SIGKILL)
-        assert exits == [process.exit] * 3
 
 
 KILLS = [

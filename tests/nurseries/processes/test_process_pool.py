@@ -14,7 +14,7 @@ from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks, process_exists
-from ..child_programs import DEADLINE_S, HASTY, PATIENT, receive_ready, spec_of, tell
+from ..child_programs import DEADLINE_S, HASTY, receive_ready, spec_of
 
 pytestmark = pytest.mark.slow
 
@@ -63,21 +63,6 @@ async def test_one_dead_all_down(dead: int) -> None:
         assert signals == [signal.SIGKILL] * 3, "the others are not asked first"
 
 
-async def test_code_0_is_a_death_as_well() -> None:
-    async def own() -> None:
-        async with trio.open_nursery() as nursery:
-            ranks = await start_pool(nursery, "on_order", "on_order")
-            tell(ranks[1][0], "exit 0")
-            await trio.sleep_forever()
-
-    with (
-        check_no_leaks(),
-        trio.fail_after(DEADLINE_S),
-        pytest.RaisesGroup(pytest.RaisesExc(ProcessDied, match="worker-1 .* code 0")),
-    ):
-        await own()
-
-
 async def test_deaths_at_one_time_are_raised_as_one() -> None:
     async def own() -> None:
         async with trio.open_nursery() as nursery:
@@ -104,17 +89,6 @@ async def test_one_that_never_gets_ready_spoils_the_start_of_all(place: int) -> 
     died = pytest.raises(ProcessDied, match=f"worker-{place} .* exited with code 3")
     with check_no_leaks(), trio.fail_after(DEADLINE_S), died:
         await run_process_pool(specs_of(*modules), ready=receive_ready)
-
-
-async def test_a_ready_that_refuses_spoils_it_with_its_own_error() -> None:
-    async def refuse(process: Process) -> None:
-        await receive_ready(process)
-        if process.spec.rank == 1:
-            raise ValueError("wrong version")
-        await trio.sleep_forever()
-
-    with check_no_leaks(), pytest.raises(ValueError, match="wrong version"):
-        await run_process_pool(specs_of("on_order", "on_order"), ready=refuse, ladder=PATIENT)
 
 
 async def test_a_pool_that_was_asked_to_stop_returns() -> None:

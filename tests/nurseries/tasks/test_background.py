@@ -11,7 +11,6 @@ from triolet.nurseries.tasks.background import (
     background_task_of,
     start_background_task,
     start_background_task_soon,
-    wait_of,
 )
 
 
@@ -84,19 +83,6 @@ async def test_an_error_ends_the_nursery_and_the_task() -> None:
             task = start_background_task_soon(nursery, fail, name="fail")
             await trio.sleep_forever()
     assert task.ended
-
-
-async def test_what_a_task_always_waits_for_is_its_own_and_not_its_childrens() -> None:
-    async with trio.open_nursery() as nursery:
-        task = await start_background_task(
-            nursery, serve, "", name="socket-thread", waits_for="frames"
-        )
-        assert task.task is not None
-        wait = wait_of(task.task)
-        assert wait is not None
-        assert wait.what == "frames"
-        assert wait_of(trio.lowlevel.current_task()) is None
-        task.cancel("seen")
 
 
 async def test_an_error_before_started_is_raised_bare_by_the_start() -> None:

@@ -37,15 +37,6 @@ class Sender:
         self.log.append(message)
 
 
-async def test_the_service_is_there_for_the_whole_body() -> None:
-    sender = Sender()
-    async with open_service(sender.run, name="sender") as service:
-        assert service.value == "sender"
-        await sender.send("hello")
-    assert sender.log == ["hello", "service ended"]
-    assert service.ended
-
-
 async def test_the_tree_says_what_a_service_waits_for() -> None:
     async with open_service(Sender().run, name="sender", waits_for="frames"):
         (node,) = find_tasks(task_tree(), "sender")
@@ -65,26 +56,6 @@ async def test_a_cancelled_body_can_still_send_its_abort() -> None:
                     await sender.send("abort")
     assert scope.cancelled_caught
     assert sender.log == ["abort", "service ended"]
-
-
-async def test_nested_services_end_inside_out() -> None:
-    log: list[str] = []
-
-    async def serve(name: str, *, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            task_status.started()
-            await trio.sleep_forever()
-        finally:
-            log.append(name)
-
-    with trio.CancelScope() as scope:
-        async with (
-            open_service(serve, "outer", name="outer"),
-            open_service(serve, "inner", name="inner"),
-        ):
-            scope.cancel("over")
-            await trio.sleep_forever()
-    assert log == ["inner", "outer"]
 
 
 async def test_a_service_that_fails_cancels_its_body_and_is_raised_bare() -> None:

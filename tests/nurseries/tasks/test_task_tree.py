@@ -206,16 +206,6 @@ async def test_waits_nest_and_end_with_their_blocks() -> None:
     assert what_of(task) is None
 
 
-async def test_the_beginning_is_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
-    await trio.sleep(3)
-    with waiting_for("tea"):
-        began_s = trio.current_time()
-        await trio.sleep(180)
-        wait = wait_of(trio.lowlevel.current_task())
-        assert wait is not None
-        assert wait.began_s == began_s
-
-
 async def test_a_child_does_not_wait_for_what_its_parent_waits_for() -> None:
     with waiting_for("the parent's thing"):
         async with trio.open_nursery() as nursery:

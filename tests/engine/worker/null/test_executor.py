@@ -69,15 +69,6 @@ def run(executor: NullExecutor, seed: int, tokens: list[int], count: int) -> lis
     return found
 
 
-def test_ready_tells_the_folders_limits(tmp_path: pathlib.Path) -> None:
-    executor, _ = load(tmp_path)
-    progress: list[tuple[str, float]] = []
-    ready = executor.load(lambda *report: progress.append(report))
-    assert (ready.vocab_size, ready.max_model_len, ready.kv_blocks) == (200, 64, 8 * 4)
-    assert ready.bitwise
-    assert progress == [("start", 1.0)]
-
-
 def test_tokens_depend_on_seed_position_and_previous_token(tmp_path: pathlib.Path) -> None:
     tokens = run(load(tmp_path)[0], seed=5, tokens=[9, 9], count=20)
     assert run(load(tmp_path)[0], seed=5, tokens=[1, 9], count=20) == tokens
@@ -85,14 +76,6 @@ def test_tokens_depend_on_seed_position_and_previous_token(tmp_path: pathlib.Pat
     assert run(load(tmp_path)[0], seed=5, tokens=[9, 8], count=20) != tokens
     assert min(tokens) >= SPECIAL_IDS
     assert len(set(tokens)) > 10
-
-
-def test_a_replay_continues_the_stream(tmp_path: pathlib.Path) -> None:
-    tokens = run(load(tmp_path)[0], seed=5, tokens=[9, 9], count=20)
-    executor, _ = load(tmp_path)
-    replayed = new_row(0, 5, [9, 9, *tokens[:7]], prompt_tokens=2)
-    step = Step(number=1, new=[replayed], rows=[0], token_counts=[9], samples=[True])
-    assert executor.execute(step, no_mask).token_ids == [tokens[7]]
 
 
 def test_every_step_waits_as_told_and_only_the_output_rank_answers(tmp_path: pathlib.Path) -> None:

@@ -32,12 +32,6 @@ def sample(logits: Tensor, *rows: SampledRow, **keywords: Any) -> list[int]:
     return found.token_ids
 
 
-def test_top_p_ends_where_the_sum_reaches_it() -> None:
-    rows = [SampledRow(sampling(top_p=0.5, seed=seed), 0) for seed in range(50)]
-    assert set(sample(torch.zeros(50, 2), *rows)) == {0}
-    assert set(sample(torch.zeros(50, 3), *rows)) == {0, 1}
-
-
 def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "FILTER_WIDTH", 8)
     monkeypatch.setattr(sampler, "GROUP_LOGITS_MAX", 512)
@@ -59,13 +53,6 @@ def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) 
         for x, row in zip(logits.tolist(), rows, strict=True)
     ]
     assert sample(logits, *rows) == expected
-
-
-def test_greedy_takes_the_lowest_of_equals() -> None:
-    logits = torch.tensor([[0.0, 3.0, 3.0], [5.0, 5.0, 5.0], [-math.inf, -1.0, -math.inf]])
-    greedy = SampledRow(sampling(temperature=0.0), 0)
-    assert sample(logits, greedy, greedy, greedy) == [1, 0, 1]
-    assert sample(torch.zeros(1, 5000), greedy) == [0]
 
 
 @on_gpu
