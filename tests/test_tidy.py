@@ -51,6 +51,8 @@ COVERED = {
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
     "fuzz/fuzzers/parsers": "the same test",
     "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
+    "fuzz/chaos/surroundings": "a campaign with one fault of each kind, in `chaos`",
+    "fuzz/chaos/report": "the same campaign shows one",
     "bench/parts": "benchmarks measure, and assert nothing",
 }
 # Modules that the tests of their folder reach through a running server, process or command line.
@@ -74,6 +76,7 @@ RUN_BY_TESTS = {
     "triolet.runtime.hub.download",
     "triolet.runtime.hub.download_process",
     "triolet.fuzz.drawing",
+    "triolet.fuzz.other_process",
     "triolet.nurseries.processes.boot",
     "triolet.nurseries.processes.forked_call",
     "triolet.fuzz.chaos.poisoned_forms",

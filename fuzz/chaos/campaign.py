@@ -34,7 +34,6 @@ from .fault_plan import (
     DECK,
     DISK,
     FORMS,
-    LINKS,
     NETWORK,
     NO_FDS,
     STARVES,
@@ -49,12 +48,10 @@ from .keepsakes import Keepsakes
 from .learning import Answers, answers_of, judge_null, run_scripts
 from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
 from .options import ChaosOptions
-from .own_faults import run_poison, run_starved
+from .own_faults import run_poison, run_want
 from .report.report import FaultOutcome, Report
 from .served_run import ServedRun
-from .surroundings.descriptors import run_without_descriptors
 from .surroundings.disk import run_full_disk, run_torn_journals
-from .surroundings.links import run_link
 from .surroundings.network import run_network
 
 # Faults between two quiet looks: one of each kind.
@@ -356,22 +353,17 @@ class Campaign:
 async def _run_fault(
     runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
 ) -> None:
-    """Make any fault and see its recovery; see `FaultRunner.run`."""
+    """Make any fault and see its recovery."""
     if fault.kind is FaultKind.POISON:
         await runner.make(outcome, partial(run_poison, runner, fault, outcome))
-    elif fault.kind in STARVES:
-        await runner.make(outcome, partial(run_starved, runner, fault, outcome, nursery))
-    elif fault.kind in NO_FDS:
-        made = partial(run_without_descriptors, runner, fault, outcome, nursery)
-        await runner.make(outcome, made)
+    elif fault.kind in STARVES | NO_FDS:
+        await runner.make(outcome, partial(run_want, runner, fault, outcome, nursery))
     elif fault.kind in DISK:
         is_full = fault.kind is FaultKind.FULL_DISK
         run = run_full_disk if is_full else run_torn_journals
         await runner.make(outcome, partial(run, runner, fault, outcome, nursery))
     elif fault.kind in FORMS:
         await runner.make(outcome, partial(run_form_fault, runner, fault, outcome))
-    elif fault.kind in LINKS:
-        await runner.make(outcome, partial(run_link, runner, fault, outcome, nursery))
     elif fault.kind in NETWORK:
         await runner.make(outcome, partial(run_network, runner, fault, outcome))
     else:

@@ -23,7 +23,18 @@ from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_unt
 from . import faults
 from .checkers import Disturbance, judge_health, judge_lives
 from .clients import EventConnection, Lost, open_events
-from .fault_plan import CANCELS, CONTROL_CUTS, HANGS, KILLS, SLOW, STOPS, TWICE, Fault, FaultKind
+from .fault_plan import (
+    CANCELS,
+    CONTROL_CUTS,
+    HANGS,
+    KILLS,
+    LINKS,
+    SLOW,
+    STOPS,
+    TWICE,
+    Fault,
+    FaultKind,
+)
 from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import (
     BULK,
@@ -76,7 +87,7 @@ class FaultRunner:
         """
         if fault.kind in SLOW:
             nursery.start_soon(self.make, outcome, partial(self._hold, fault, outcome))
-        elif fault.kind in KILLS | STOPS:
+        elif fault.kind in KILLS | STOPS | LINKS:
             await self.make(outcome, partial(self._run_on_process, fault, outcome, nursery))
         else:
             await self.make(outcome, partial(self._run_on_client, fault, outcome))
@@ -123,6 +134,8 @@ class FaultRunner:
                 await self._kill(fault, outcome, pids, epochs_of(before))
             elif fault.kind is FaultKind.FREEZE_TREE:
                 outcome.proof = await faults.stop(fault.seconds, *self.served.pids())
+            elif fault.kind in LINKS:
+                outcome.proof = await faults.spoil_links(fault, *pids)
             else:
                 outcome.proof = await faults.stop(fault.seconds, *pids)
             resumed_s = trio.current_time()
@@ -133,12 +146,9 @@ class FaultRunner:
             )
             outcome.recovery_s = trio.current_time() - (since_s if is_death else resumed_s)
         finally:
-            until_s = outcome.until_s = trio.current_time()
-            for place in (fault.place, *fault.also):
-                disturbance = Disturbance(
-                    place=place, is_death=bool(fault.deaths), since_s=since_s, until_s=until_s
-                )
-                self.remember(disturbance, fault.kind)
+            outcome.until_s = trio.current_time()
+            places = (fault.place, *fault.also)
+            self.remember(fault.kind, since_s, *places, is_death=bool(fault.deaths))
         after = epochs_of(await self.served.processes())
         outcome.violations += judge_lives(fault, epochs_of(before), after)
         self.checks.update(["I7", "I10", "I11"])
@@ -202,10 +212,27 @@ class FaultRunner:
         end = self._hang(fault, outcome, found.pid) if is_hang else faults.kill(found.pid)
         return f"{await end} in phase {found.facts.get('phase', 'serve')}"
 
-    def remember(self, disturbance: Disturbance, kind: str) -> None:
-        """It is over: what it did may be put down to it."""
-        self.disturbances.append(disturbance)
-        self._kinds[disturbance] = kind
+    def remember(
+        self,
+        kind: str,
+        since_s: float,
+        *places: str,
+        is_death: bool = False,
+        is_want: bool = False,
+        forgets_s: float = -math.inf,
+    ) -> None:
+        """A fault of these places is over: what happened since then may be put down to it."""
+        for place in places:
+            disturbance = Disturbance(
+                place=place,
+                is_death=is_death,
+                since_s=since_s,
+                until_s=trio.current_time(),
+                is_want=is_want,
+                forgets_s=forgets_s,
+            )
+            self.disturbances.append(disturbance)
+            self._kinds[disturbance] = kind
 
     async def _check_health(
         self, fault: Fault, outcome: FaultOutcome, before: dict[str, int]

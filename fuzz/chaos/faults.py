@@ -186,6 +186,19 @@ async def stall_links(pid: int, seconds: float, *, passes_s: float = 0.0) -> str
     return f"threads {threads} of pid {pid} were t {stops} times"
 
 
+async def spoil_links(fault: Fault, pid: int, peer: int) -> str:
+    """Cut the links between two processes, or stall those of either: both must stand it.
+
+    Links are abstract Unix sockets: the kernel loses, doubles and reorders nothing on them. What
+    can happen is that a connection ends, and that nothing passes for a while; ZeroMQ connects again
+    by itself, and what was on its way is made good by the next generation of the link.
+    """
+    if fault.kind is FaultKind.LINK_CUT:
+        return await cut_links(pid, peer)
+    passes_s = PASSES_S if fault.kind is FaultKind.LINK_DELAY else 0.0
+    return await stall_links((pid, peer)[fault.token % 2], fault.seconds, passes_s=passes_s)
+
+
 def _io_threads(pid: int) -> list[int]:
     try:
         found = threads_of(pid, IO_THREAD)

@@ -15,7 +15,7 @@ from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...runtime.control.client import ControlCallFailed
 from . import faults
-from .checkers import NO_FORMS, Disturbance, judge_form_fault, judge_lives
+from .checkers import NO_FORMS, judge_form_fault, judge_lives
 from .clients import Lost
 from .fault_plan import Fault, FaultKind
 from .fault_run import HANG_S, FaultRunner
@@ -55,13 +55,7 @@ async def run_form_fault(runner: FaultRunner, fault: Fault, outcome: FaultOutcom
         await settled(runner, fault)
     finally:
         runner.histories.extend(asked)
-        disturbance = Disturbance(
-            place=fault.place,
-            is_death=bool(fault.deaths),
-            since_s=since_s,
-            until_s=trio.current_time(),
-        )
-        runner.remember(disturbance, fault.kind)
+        runner.remember(fault.kind, since_s, fault.place, is_death=bool(fault.deaths))
     after = await runner.served.processes()
     pids = [{place: each.pid for place, each in serving(tree).items()} for tree in (before, after)]
     outcome.violations += judge_lives(fault, epochs_of(before), epochs_of(after))

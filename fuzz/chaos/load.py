@@ -87,7 +87,7 @@ FORMED = tuple(
 )
 # Who comes in numbers, with long prompts, where there is no memory: more than is at hand.
 GUEST = Script(" ".join(80 * ["more and more"]), 30, SHORT_TOKENS)
-GUESTS = 48
+GUESTS, FEW_GUESTS = 48, 8
 # And whose bodies are long, and never end.
 GLUTTONS, GLUTTON_BYTES = 8, 4 * 2**20
 SCRIPTS = (*PROBES, *BYSTANDERS, *FORMED, GUEST)

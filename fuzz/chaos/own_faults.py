@@ -1,25 +1,26 @@
-"""Faults whose end is the server's own affair: a poison, and want of memory.
+"""Faults whose end is the server's own affair: a poison, and want of memory or descriptors.
 
 How many lives they cost is seen, not known before: at most two a poison, whose client has a typed
-refusal; none or one a process that gets no memory.
+refusal; none or one a process that gets no memory, or can open nothing more.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 import trio
 
 from ...nurseries.processes.orphans import child_pids
 from ...nurseries.tasks.task_tree import ProcessTree
-from ..observers import wait_until
-from . import faults, starving
-from .checkers import Disturbance, judge_poison, judge_starved
+from ..observers import NotInTime, start_ticks, state_of, wait_until
+from . import faults
+from .checkers import judge_poison, judge_starved
 from .clients import PATH, Lost, open_stream
-from .fault_plan import POISON_SEED, SPARE_ENGINE, Fault, FaultKind, Transport
+from .fault_plan import POISON_SEED, SPARE_ENGINE, STARVES, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import StreamHistory
 from .load import (
+    FEW_GUESTS,
     GLUTTON_BYTES,
     GLUTTONS,
     GUEST,
@@ -32,6 +33,7 @@ from .load import (
 )
 from .report.report import FaultOutcome
 from .served_run import epochs_of
+from .surroundings.limits import LIMITS, Limits, half_of_memory, limited, open_descriptors
 
 # A process that cannot go on has ended by then.
 SETTLE_S = 1.0
@@ -50,11 +52,7 @@ async def run_poison(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -
     outcome.until_s = trio.current_time()
     outcome.recovery_s = outcome.until_s - began_s - SETTLE_S
     died = [place for place, epoch in before.items() if after.get(place) != epoch]
-    for place in died:
-        ended = Disturbance(
-            place=place, is_death=True, since_s=began_s, until_s=trio.current_time()
-        )
-        runner.remember(ended, fault.kind)
+    runner.remember(fault.kind, began_s, *died, is_death=True)
     log = served.log()[log_began:].splitlines()
     seen = [line for line in log if ABORTED in line or REFUSED in line]
     if not any(ABORTED in line for line in seen):
@@ -79,45 +77,68 @@ async def _send_poison(runner: FaultRunner, fault: Fault, name: str) -> StreamHi
     return history
 
 
-async def run_starved(
+async def run_want(
     runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
 ) -> None:
-    """Let a process have no more memory for a while. Raises `Void`, `NotInTime`."""
-    served = runner.served
+    """Let a process have no more memory, or descriptors, for a while, in which guests come.
+
+    Raises `Void`, `NotInTime`.
+    """
+    served, is_memory = runner.served, fault.kind in STARVES
     found = await runner.wait_there(fault)
-    before, pid = epochs_of(found), found[fault.place].pid
-    starved = [pid]
+    before, wanting = epochs_of(found), [found[fault.place].pid]
     if fault.kind is FaultKind.STARVE_BOOT:
         spare = await _warm_spare(runner)
-        starved = spare[fault.number % 2 :]  # both, and the worker alone, in turn
+        wanting = spare[fault.number % 2 :]  # both, and the worker alone, in turn
     await nursery.start(runner.run_probe, fault)
-    for number in range(GUESTS):
+    for number in range(GUESTS if is_memory else FEW_GUESTS):
         nursery.start_soon(run_guest, runner, fault, number)
-    for number in range(GLUTTONS):
+    for number in range(GLUTTONS if is_memory else 0):
         nursery.start_soon(_run_glutton, runner, fault, number)
-    since_s, after = trio.current_time(), before
+    since_s, after, place = trio.current_time(), before, fault.place.partition("/")[0]
     outcome.begin(since_s)
     try:
+        most = half_of_memory if is_memory else open_descriptors
+        limits = {pid: most(pid) for pid in wanting}
         begun = partial(_kill_beside, fault, found)
-        outcome.proof, ended = await starving.starve(
-            fault.seconds, served.pids, *starved, begun=begun
-        )
+        outcome.proof, ended = await want(fault.seconds, limits, served.pids, begun)
         resumed_s = trio.current_time()
-        after = await settled(runner, fault, *([starved[0]] if ended else []))
+        after = await settled(runner, fault, *([wanting[0]] if ended else []))
         outcome.until_s = trio.current_time()
         outcome.recovery_s = outcome.until_s - resumed_s - SETTLE_S
     finally:
-        place = fault.place.partition("/")[0]
-        want = Disturbance(
-            place=fault.place,
-            is_death=after[place] != before[place],
-            since_s=since_s,
-            until_s=trio.current_time(),
-            is_want=True,
-        )
-        runner.remember(want, fault.kind)
+        is_death = after[place] != before[place]
+        runner.remember(fault.kind, since_s, fault.place, is_death=is_death, is_want=True)
     outcome.violations += judge_starved(fault, before, after)
     runner.checks.update(["I7", "I10", "I11"])
+
+
+async def want(
+    seconds: float,
+    limits: Mapping[int, Limits],
+    run: Callable[[], Iterable[int]],
+    begun: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+) -> tuple[str, bool]:
+    """Limit processes for so long, or until the first one ends; the proof, and whether it has.
+
+    `run` gives the processes that may have inherited it; `begun` is awaited when all are limited.
+    Raises `Void`, and what `begun` raises. Cancellation: no limit is left.
+    """
+    pid = next(iter(limits))
+    ticks = start_ticks(pid)
+    if faults.is_dead(pid, ticks):
+        raise faults.Void("it was dead before")
+    with contextlib.ExitStack() as stack, contextlib.suppress(NotInTime):
+        for each, most in limits.items():
+            stack.enter_context(limited(each, most, run))
+        await begun()
+        await wait_until(
+            lambda: faults.is_dead(pid, ticks), "it ends", seconds=seconds, look_s=faults.LOOK_S
+        )
+    ended = faults.is_dead(pid, ticks)
+    what = f"then it was {state_of(pid)}" if ended else f"for {seconds:g} s"
+    had = [f"{LIMITS[which].lower()} {n}" for most in limits.values() for which, n in most.items()]
+    return f"pid {pid} had {', '.join(had)}, {what}", ended
 
 
 async def run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
@@ -159,9 +180,9 @@ async def _warm_spare(runner: FaultRunner) -> list[int]:
 
 
 async def _kill_beside(fault: Fault, found: Mapping[str, ProcessTree]) -> None:
-    """What dies while another is starved: the worker of an engine, which needs memory for the next
-    one; the engine that one in its boot is to succeed. Raises `Void`."""
-    if fault.kind is FaultKind.STARVE_ENGINE:
+    """Kill the worker of an engine that wants something, which it needs for the next one; or the
+    engine that one in its boot is to succeed. Raises `Void`."""
+    if fault.kind in (FaultKind.STARVE_ENGINE, FaultKind.NO_FDS_ENGINE):
         with contextlib.suppress(faults.Void):  # its engine has ended, and it with it
             await faults.kill(found[f"{fault.place}/worker {fault.worker}"].pid)
     elif fault.kind is FaultKind.STARVE_BOOT:

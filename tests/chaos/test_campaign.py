@@ -4,6 +4,8 @@ One fault of every kind with an executor whose steps take a known time, and deat
 workers with the real one, whose cache is so small that replays meet a full one.
 """
 
+from xml.etree import ElementTree
+
 import pytest
 import trio
 
@@ -49,4 +51,5 @@ async def test_one_fault_of_each_kind(options: ChaosOptions) -> None:
     show(report)
     assert report.all_violations() == []
     assert report.is_green()
+    ElementTree.fromstring(report.picture())
     assert {each.kind for each in report.outcomes} == {*options.kinds(), FaultKind.KILL_ROOT}

@@ -54,12 +54,6 @@ def test_a_death_is_named_with_its_event(what: str, signal: str) -> None:
     assert "again: python -m triolet.fuzz toy --seed 7 --round 2" in done.stderr
 
 
-def test_memory_is_bounded() -> None:
-    done = run("bytearray(2**32)")
-    assert done.returncode == 1
-    assert "MemoryError" in done.stderr
-
-
 def test_a_finding_is_shrunk_beyond_the_time_of_one_event() -> None:
     done = run("[0 for _ in range(10**6)]; assert False, 'wrong'")
     assert done.returncode == 1

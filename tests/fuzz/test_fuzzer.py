@@ -7,13 +7,12 @@ from random import Random
 import attrs
 import pytest
 
-from triolet.fuzz.__main__ import FUZZERS, app, findings_as_sentences, main
+from triolet.fuzz.__main__ import findings_as_sentences, main
 from triolet.fuzz.fuzzer import (
     Finding,
     Fuzzer,
     NotNoticed,
     NotReached,
-    draw_round,
     run_canary,
     run_fuzzer,
     run_round,
@@ -43,12 +42,6 @@ TOY = Fuzzer[int, int](
     smoke_rounds=3,
     reaches=frozenset({"events"}),
 )
-
-
-def test_a_round_is_its_seeds_and_its_numbers() -> None:
-    assert draw_round(TOY, 1, 2) == draw_round(TOY, 1, 2)
-    assert draw_round(TOY, 1, 2) != draw_round(TOY, 1, 3)
-    assert draw_round(TOY, 1, 2) != draw_round(TOY, 2, 2)
 
 
 def test_what_is_reached_is_counted_over_all_rounds() -> None:
@@ -142,11 +135,6 @@ def test_wrong_words(
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
-
-
-def test_every_fuzzer_is_a_command() -> None:
-    for fuzzer in FUZZERS:
-        assert fuzzer.name in app
 
 
 def test_a_finding_is_a_sentence_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:

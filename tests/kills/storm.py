@@ -15,7 +15,6 @@ import trio
 
 from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.campaign import Campaign
-from triolet.fuzz.chaos.checkers import Disturbance
 from triolet.fuzz.chaos.fault_run import RECOVERY_S, FaultRunner
 from triolet.fuzz.chaos.history import Violation
 from triolet.fuzz.chaos.keepsakes import Keepsakes
@@ -218,10 +217,7 @@ class Storm:
                 return False
         outcome.until_s, outcome.recovery_s = now, now - outcome.at_s if needed else None
         for place in needed:
-            ended = Disturbance(
-                place=place, is_death="/" not in place, since_s=outcome.at_s, until_s=now
-            )
-            self.runner.remember(ended, outcome.kind)
+            self.runner.remember(outcome.kind, outcome.at_s, place, is_death="/" not in place)
         return True
 
 

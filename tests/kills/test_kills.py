@@ -14,7 +14,6 @@ from ..end_to_end.server import DEADLINE_S
 from .answers import Answer, differences
 from .campaign import ENGINE, FRONTEND, RESUME, WORKER, KillOptions, run_kills
 from .report import STREAMS_MIN, Kill
-from .requests import EIGHTH, chat_body, lane_event, response_body
 from .slots import Slot
 from .storm import StormOptions, StormPlan
 
@@ -204,38 +203,7 @@ def test_a_chunk_that_comes_again_is_found() -> None:
     assert answer.error == "2.0 came twice"
 
 
-def test_of_every_eight_requests_some_have_a_form() -> None:
-    chats = [chat_body(number, 200) for number in range(2 * EIGHTH)]
-    assert sum("response_format" in body for body in chats) == 2
-    assert sum("tools" in body for body in chats) == 2
-    assert sum(body.get("n") == 2 for body in chats) == 2
-    lanes = [lane_event(number, 200) for number in range(8 * EIGHTH)]
-    assert sum("text" in event for event in lanes) == 8
-    assert sum("tools" in event for event in lanes) == 8
-    assert len({event["runtime"]["seed"] for event in lanes}) == len(lanes)
-    assert sum("structured_outputs" in event["runtime"] for event in lanes) == 8
-    body = response_body(5, 200)
-    assert {"type": "response.create", **body.pop("extra_body"), **body} == {
-        **lane_event(5, 200),
-        "stream": True,
-    }
-
-
 # ---- the report
-
-
-def test_a_kill_that_meets_few_streams_is_in_a_row_of_its_own() -> None:
-    met = Kill("engine 0", "", STREAMS_MIN, 3, {"a": 0.3, "b": 0.01, "c": 0.2, "d": 0.02}, 0.5)
-    assert met.interrupted_gaps_s == [0.3, 0.2, 0.02], "those hit cannot be worse than these"
-    assert met.bystander_gaps_s == [0.01]
-    assert met.outcome(0).kind == "kill engine"
-    assert Kill("engine 0/worker 0", "", 0, 9).outcome(1).kind == "kill worker, few streams"
-
-
-def test_what_a_kill_cut_off_is_what_it_hit() -> None:
-    cut = Kill("frontend 1", "", STREAMS_MIN, 30, {"a": 0.3, "b": 0.7}, hit={"a"})
-    assert (cut.interrupted_gaps_s, cut.bystander_gaps_s) == ([0.3], [0.7])
-    assert Kill("frontend 0 with engine 1", "", 0, 0).kind == "frontend with engine"
 
 
 @pytest.mark.parametrize(("hit", "error"), [(set(), ""), (None, "after engine 0 was killed")])

@@ -17,14 +17,15 @@ from ....runtime.journal.disk import SECTOR_BYTES, DiskJournal, read_disk_header
 from ....runtime.journal.disk_file import JournalDiskFile, boot_id
 from ...observers import wait_until
 from .. import faults
-from ..checkers import Disturbance, judge_epochs, judge_full_disk, judge_torn
+from ..checkers import judge_epochs, judge_full_disk, judge_torn
 from ..clients import Lost, ask
 from ..fault_plan import Fault
 from ..fault_run import RECOVERY_S, FaultRunner
+from ..load import FEW_GUESTS
 from ..own_faults import run_guest, settled
 from ..report.report import FaultOutcome
 from ..served_run import JOURNAL, epochs_of
-from .descriptors import GUESTS, limited
+from .limits import limited
 
 # Of /health, which any frontend may answer: so many in a row, for all to have done.
 ASKED = 10
@@ -56,7 +57,7 @@ async def run_full_disk(
 
     with full_disk(pid, served.folder / JOURNAL / f"frontend-{fault.rank}") as outcome.proof:
         async with trio.open_nursery() as guests:
-            for number in range(GUESTS):
+            for number in range(FEW_GUESTS):
                 guests.start_soon(run_guest, runner, fault, number)
             await wait_until(is_degraded, "/health tells", seconds=RECOVERY_S * patience)
         await trio.sleep(fault.seconds)
@@ -69,14 +70,7 @@ async def run_full_disk(
     finally:
         outcome.until_s = trio.current_time()
         outcome.recovery_s = outcome.until_s - died_s
-        death = Disturbance(
-            place=fault.place,
-            is_death=True,
-            since_s=died_s,
-            until_s=outcome.until_s,
-            is_want=True,
-        )
-        runner.remember(death, fault.kind)
+        runner.remember(fault.kind, died_s, fault.place, is_death=True, is_want=True)
     outcome.violations += judge_epochs(before, after, {fault.place: 1})
     runner.checks.update(["I7", "I10", "I11", "I13"])
 
@@ -96,7 +90,7 @@ def full_disk(pid: int, path: pathlib.Path) -> Iterator[str]:
     Raises `Void`.
     """
     size = path.stat().st_size
-    with limited(pid, resource.RLIMIT_FSIZE, size):
+    with limited(pid, {resource.RLIMIT_FSIZE: size}):
         yield f"pid {pid} might write no file beyond {size} bytes"
 
 
@@ -124,15 +118,8 @@ async def run_torn_journals(
     finally:
         outcome.until_s = trio.current_time()
         outcome.recovery_s = outcome.until_s - since_s
-        for place in before:
-            death = Disturbance(
-                place=place,
-                is_death=True,
-                since_s=since_s,
-                until_s=outcome.until_s,
-                forgets_s=FORGETS_S * runner.patience,
-            )
-            runner.remember(death, fault.kind)
+        forgets_s = FORGETS_S * runner.patience
+        runner.remember(fault.kind, since_s, *before, is_death=True, forgets_s=forgets_s)
     outcome.violations += judge_torn(before, after, len(torn), served.log()[log_began:])
     runner.checks.update(["I1", "I7", "I11", "I13"])
     if not torn:

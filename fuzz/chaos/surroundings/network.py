@@ -9,7 +9,6 @@ import random
 import trio
 
 from ...doubles.toxic_proxy import ToxicProxy
-from ..checkers import Disturbance
 from ..fault_plan import Fault, FaultKind
 from ..fault_run import FaultRunner
 from ..faults import Void
@@ -31,10 +30,7 @@ async def run_network(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) 
             outcome.until_s = trio.current_time()
         nursery.cancel_scope.cancel("its stream has ended")
     assert outcome.at_s is not None
-    met = Disturbance(
-        place=NETWORK, is_death=False, since_s=outcome.at_s, until_s=trio.current_time()
-    )
-    runner.remember(met, fault.kind)
+    runner.remember(fault.kind, outcome.at_s, NETWORK)
     if not proxy.late_bytes and not proxy.cuts:
         raise Void("nothing passed while the network was bad")
     outcome.proof = f"{proxy.late_bytes} bytes were late, {proxy.cuts} connections cut"

@@ -1,7 +1,6 @@
 """Plan, options and judgement of a campaign; the campaign itself runs in `tests/chaos`."""
 
 import math
-import pathlib
 from collections import Counter
 from typing import Any
 
@@ -12,12 +11,10 @@ import trio.testing
 
 from triolet.command_line import app
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import BootPhase
 from triolet.engine.worker.null.executor import null_token
 from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.campaign import QUIET_S, log_violations, settled
 from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
-from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
     DECK,
@@ -37,20 +34,13 @@ from triolet.fuzz.chaos.fault_plan import (
     digest,
     make_plan,
 )
-from triolet.fuzz.chaos.fault_run import has_reached
-from triolet.fuzz.chaos.history import Ending, StreamHistory, Violation
-from triolet.fuzz.chaos.learning import answers_of
-from triolet.fuzz.chaos.load import PROBES, SCRIPTS, check_null_tokens
+from triolet.fuzz.chaos.history import Violation
+from triolet.fuzz.chaos.load import PROBES, check_null_tokens
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.poisoned_worker import tokens_till
 from triolet.fuzz.chaos.report.report import Report
-from triolet.fuzz.chaos.served_run import is_serving, open_served_run
-from triolet.fuzz.observers import NotInTime
 from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
-from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.control.client import ControlCallFailed
-
-from .test_faults import DEADLINE_S
 
 SHAPE: dict[str, Any] = {"engines": 2, "frontends": 3, "scripts": 3}
 
@@ -96,22 +86,6 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
 
 
-@pytest.mark.parametrize(
-    ("facts", "reached"),
-    [
-        ({"phase": "start"}, False),
-        ({"phase": "KV memory"}, True),
-        ({"phase": "hash files"}, True),
-        ({"epoch": 4}, True),  # it serves: the phase took no time to be seen
-    ],
-)
-def test_a_phase_is_reached_when_a_later_one_is(
-    facts: dict[str, str | int | float], reached: bool
-) -> None:
-    assert has_reached(ProcessTree("engine 0", 1, facts), BootPhase.KV_MEMORY) is reached
-    assert has_reached(ProcessTree("engine 0", 1, facts), "")
-
-
 OPTIONS = ChaosOptions(
     seed=7,
     faults=10,
@@ -126,33 +100,10 @@ OPTIONS = ChaosOptions(
 def test_the_plan_is_that_of_its_options_and_the_verdict_is_the_exit_code() -> None:
     plan = plan_of(ChaosOptions(seed=3, faults=40, only=(FaultKind.POISON,)))
     assert {fault.kind for fault in plan} == {FaultKind.POISON}
-    assert len(plan) == 40
     report = Report(3, digest(plan), [])
     assert exit_code(report) == 0
     report.violations.append(Violation("I1", "another token"))
     assert exit_code(report) == 1
-
-
-def test_each_fault_has_clients_of_its_own() -> None:
-    keys = OPTIONS.keys()
-    assert len(set(keys)) == len(keys) == OPTIONS.count + 1
-    words = OPTIONS.words_of_serve()
-    assert [word for word in words if word.startswith("chaos-")] == keys
-
-
-def whole(tokens: int, first: int = 0) -> StreamHistory:
-    history = StreamHistory("a stream", 0, Transport.SSE, 0.0)
-    history.token_ids, history.ending = list(range(first, first + tokens)), Ending.FINISHED
-    return history
-
-
-def test_an_answer_that_is_not_whole_teaches_nothing() -> None:
-    histories = [whole(script.tokens) for script in SCRIPTS]
-    answers = answers_of(histories)
-    assert [len(each.token_ids) for (each,) in answers] == [script.tokens for script in SCRIPTS]
-    histories[1].token_ids.pop()
-    with pytest.raises(NotInTime):
-        answers_of(histories)
 
 
 def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
@@ -202,35 +153,6 @@ def test_tokens_of_the_null_executor_are_recomputed() -> None:
     (violation,) = check_null_tokens(script, [*tokens[:4], *tokens[5:]], VOCABULARY)
     assert violation.invariant == "I2"
     assert "token 4" in violation.evidence
-
-
-PLACES = ["root", "frontend 0", "engine 0", "engine 1", "engine 0/worker 0"]
-
-
-@pytest.mark.parametrize(
-    ("place", "facts", "whole"),
-    [
-        ("root", {}, True),
-        ("frontend 0", {"epoch": 3, "engines": 2}, True),
-        ("frontend 0", {"epoch": 3, "engines": 1}, False),
-        ("engine 0", {"epoch": 3, "frontends": 1}, True),
-        ("engine 0", {"epoch": 3, "frontends": 0}, False),
-        ("engine 0", {"epoch": 3, "phase": "start", "done": "10%"}, False),
-        ("engine 0", {"state": "does not answer"}, False),
-        ("engine 0/worker 0", {"phase": "serve"}, True),
-    ],
-)
-def test_a_process_that_serves(
-    place: str, facts: dict[str, str | int | float], whole: bool
-) -> None:
-    assert is_serving(place, ProcessTree(place, 1, facts), PLACES) is whole
-
-
-@pytest.mark.slow
-async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: pathlib.Path) -> None:
-    with trio.fail_after(3 * DEADLINE_S), pytest.raises(Lost, match="--executor must be one of"):
-        async with open_served_run(tmp_path, ["--executor", "magic"]):
-            pass
 
 
 def test_what_must_not_be_in_the_log() -> None:

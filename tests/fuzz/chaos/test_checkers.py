@@ -18,6 +18,7 @@ from triolet.fuzz.chaos.checkers import (
     judge_form_fault,
     judge_full_disk,
     judge_health,
+    judge_lives,
     judge_poison,
     judge_quiet,
     judge_root_death,
@@ -544,3 +545,45 @@ def test_nothing_outlives_the_root() -> None:
     assert judge_root_death([], [], [], 1.0) == []
     found = judge_root_death([4], ["@triolet-x"], ["a stream"], 1.0)
     assert [violation.invariant for violation in found] == ["I5", "I6", "I3"]
+
+
+# ---- lives that a fault ends
+
+KILL = attrs.evolve(STARVED, kind=FaultKind.KILL_ENGINE, rank=0)
+EPOCHS = {"frontend 0": 1, "engine 0": 2, "engine 1": 3}
+WITH_ITS_ENGINE = {**EPOCHS, "engine 0": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "invariants"),
+    [
+        (FaultKind.CRASH_WORKER, WITH_ITS_ENGINE, []),
+        (FaultKind.CRASH_WORKER, EPOCHS, ["I11", "I10"]),  # the root suspects nobody
+        (FaultKind.CRASH_WORKER, {**EPOCHS, "engine 0": 5}, ["I10"]),
+        (FaultKind.CRASH_WORKER, {**EPOCHS, "engine 1": 4}, ["I7", "I11"]),
+        (FaultKind.KILL_WORKER, EPOCHS, []),
+        (FaultKind.KILL_WORKER, WITH_ITS_ENGINE, ["I7", "I10"]),
+        (FaultKind.STOP_WORKER, WITH_ITS_ENGINE, ["I7", "I10"]),
+        (FaultKind.HANG_WORKER, EPOCHS, []),
+        (FaultKind.HANG_WORKER, WITH_ITS_ENGINE, []),
+        (FaultKind.HANG_WORKER, {**EPOCHS, "engine 0": 5}, ["I10"]),
+        (FaultKind.LINK_CUT, EPOCHS, []),
+        (FaultKind.LINK_CUT, WITH_ITS_ENGINE, ["I7", "I10"]),
+    ],
+)
+def test_whom_the_death_of_a_worker_takes_along(
+    kind: FaultKind, now: dict[str, int], invariants: list[str]
+) -> None:
+    found = judge_lives(attrs.evolve(KILL, kind=kind), EPOCHS, now)
+    assert [violation.invariant for violation in found] == invariants
+
+
+@pytest.mark.parametrize(
+    ("epoch", "invariants"), [(4, []), (5, []), (6, ["I10"]), (1, ["I11", "I10"])]
+)
+def test_a_spare_may_have_been_a_successor_when_it_was_killed(
+    epoch: int, invariants: list[str]
+) -> None:
+    fault = attrs.evolve(KILL, kind=FaultKind.KILL_SPARE, also=("spare engine 0",))
+    found = judge_lives(fault, EPOCHS, {**EPOCHS, "engine 0": epoch})
+    assert [violation.invariant for violation in found] == invariants

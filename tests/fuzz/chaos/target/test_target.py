@@ -7,15 +7,10 @@ import sys
 import pytest
 import trio
 
-from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.fault_plan import Transport
 from triolet.fuzz.chaos.history import Ending, StreamHistory
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.target.target_campaign import is_different, run_target
-from triolet.fuzz.chaos.target.target_clients import TargetClient, TargetUrl, take_line
-from triolet.fuzz.chaos.target.target_run import open_target
-from triolet.fuzz.observers import session_of, wait_until
 
 from ..test_faults import DEADLINE_S
 
@@ -89,68 +84,6 @@ async def test_what_a_server_without_a_successor_loses(tmp_path: pathlib.Path) -
         await trio.open_tcp_stream("127.0.0.1", port)
 
 
-async def test_what_is_served_already_is_no_target(tmp_path: pathlib.Path) -> None:
-    script, port = tmp_path / "server.py", free_port()
-    script.write_text(SERVER)
-    url = f"http://127.0.0.1:{port}/v1"
-    with trio.fail_after(DEADLINE_S):
-        async with open_target(f"{sys.executable} {script} {port}", tmp_path / "log") as run:
-            client = TargetClient(TargetUrl.of(url), "tiny", "/chat/completions", 9, False)
-            await wait_until(client.serves, "it serves", seconds=DEADLINE_S)
-            with pytest.raises(InvalidParameter, match="is served already"):
-                await run_target(ChaosOptions(target="sleep 1000", target_url=url))
-            assert run.is_running
-
-
-async def test_nothing_of_a_target_is_left(tmp_path: pathlib.Path) -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_target("sh -c 'sleep 1000 & sleep 1001'", tmp_path / "log") as run:
-            names = ["command", "sleep", "sleep"]  # a shell, until it has become one
-
-            def all_run() -> bool:
-                return sorted(name for _, name in run.processes()) == names
-
-            await wait_until(all_run, "all run", seconds=DEADLINE_S)
-            (pid, name), *others = run.processes()
-            assert name == "command"
-            assert {session_of(each) for each, _ in others} == {pid}
-            await run.restart()
-            assert run.left_behind == 0, "it lived when it was ended"
-            assert run.starts == 2
-        assert run.processes() == []
-        with pytest.raises(Lost, match="does not start"):
-            async with open_target("/no/such/command", tmp_path / "log"):
-                pass
-
-
-async def test_what_outlives_its_command_is_counted(tmp_path: pathlib.Path) -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_target("sh -c 'sleep 1000 & exit'", tmp_path / "log") as run:
-            await wait_until(lambda: not run.is_running, "it ends", seconds=DEADLINE_S)
-            await run.restart()
-            assert run.left_behind == 1
-
-
-def history() -> StreamHistory:
-    return StreamHistory("a stream", 0, Transport.SSE, 0.0)
-
-
-def test_a_stream_is_whole_when_it_says_so() -> None:
-    seen = history()
-    assert not take_line(b": a comment", seen, 0.1)
-    assert not take_line(b'data: {"choices": [{"text": "one "}]}', seen, 0.2)
-    assert not take_line(b'data: {"choices": [{"delta": {"role": "assistant"}}]}', seen, 0.3)
-    assert take_line(b'data: {"choices":[{"text":"two","finish_reason":"length"}]}', seen, 0.9)
-    assert not take_line(b"data: [DONE]", seen, 1.0)
-    assert (seen.text, len(seen.token_ids), seen.pauses) == ("one two", 2, [(0.3, 0.9)])
-
-
-def test_an_error_in_a_stream_is_its_end() -> None:
-    seen = history()
-    take_line(b'data: {"error": {"message": "engine dead"}}', seen, 0.2)
-    assert (seen.ending, "engine dead" in seen.message) == (Ending.FAILED, True)
-
-
 @pytest.mark.parametrize(
     ("text", "ending", "different"),
     [
@@ -164,7 +97,7 @@ def test_an_error_in_a_stream_is_its_end() -> None:
 def test_a_text_is_that_of_the_undisturbed_answer(
     text: str, ending: Ending, different: bool
 ) -> None:
-    seen = history()
+    seen = StreamHistory("a stream", 0, Transport.SSE, 0.0)
     seen.take_text(text, 0.1)
     seen.end(ending, 0.2)
     assert is_different(seen, "one two") is different
