@@ -30,17 +30,7 @@ from .checkers import (
     judge_stream,
 )
 from .clients import open_events
-from .fault_plan import (
-    DECK,
-    DISK,
-    FORMS,
-    NETWORK,
-    NO_FDS,
-    STARVES,
-    Fault,
-    FaultKind,
-    Transport,
-)
+from .fault_plan import DECK, Family, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .form_faults import run_form_fault
 from .history import Ending, StreamHistory, Violation
@@ -354,17 +344,20 @@ async def _run_fault(
     runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
 ) -> None:
     """Make any fault and see its recovery."""
-    if fault.kind is FaultKind.POISON:
-        await runner.make(outcome, partial(run_poison, runner, fault, outcome))
-    elif fault.kind in STARVES | NO_FDS:
-        await runner.make(outcome, partial(run_want, runner, fault, outcome, nursery))
-    elif fault.kind in DISK:
-        is_full = fault.kind is FaultKind.FULL_DISK
-        run = run_full_disk if is_full else run_torn_journals
-        await runner.make(outcome, partial(run, runner, fault, outcome, nursery))
-    elif fault.kind in FORMS:
-        await runner.make(outcome, partial(run_form_fault, runner, fault, outcome))
-    elif fault.kind in NETWORK:
-        await runner.make(outcome, partial(run_network, runner, fault, outcome))
-    else:
-        await runner.run(fault, outcome, nursery)
+    match fault.kind.family:
+        case Family.POISON:
+            make = partial(run_poison, runner, fault, outcome)
+        case Family.MEMORY | Family.DESCRIPTORS:
+            make = partial(run_want, runner, fault, outcome, nursery)
+        case Family.DISK if fault.kind is FaultKind.FULL_DISK:
+            make = partial(run_full_disk, runner, fault, outcome, nursery)
+        case Family.DISK:
+            make = partial(run_torn_journals, runner, fault, outcome, nursery)
+        case Family.FORM:
+            make = partial(run_form_fault, runner, fault, outcome)
+        case Family.NETWORK:
+            make = partial(run_network, runner, fault, outcome)
+        case _:
+            await runner.run(fault, outcome, nursery)
+            return
+    await runner.make(outcome, make)

@@ -42,199 +42,146 @@ STARVED_S = (0.3, 0.6, 1.2)
 SPARE_ENGINE, SPARE_FRONTEND = "spare engine 0", "spare frontend 0"
 
 
-class FaultKind(enum.StrEnum):
-    """What is done; the value is what people read."""
+class Hit(enum.Enum):
+    """Whose process a fault is of, or that it is of none."""
 
-    KILL_WORKER = "kill worker"
-    KILL_ENGINE = "kill engine"
-    KILL_FRONTEND = "kill frontend"
-    KILL_SUCCESSOR = "kill successor"  # an engine, then the one that boots in its place
-    KILL_STOPPED = "kill stopped"  # an engine that was stopped before
-    KILL_ENGINES = "kill two engines"  # of two: all there are
-    KILL_PAIR = "kill engine, frontend"
-    KILL_ROOT = "kill root"
-    STOP_WORKER = "stop worker"
-    STOP_ENGINE = "stop engine"
-    STOP_FRONTEND = "stop frontend"
-    STOP_ROOT = "stop root"
-    CANCEL_HTTP = "cancel by HTTP"
-    CANCEL_SOCKET = "response.cancel"
-    LEAVE = "leave"
-    FIN = "disconnect FIN"
-    RST = "disconnect RST"
-    HALF_CLOSE = "half-close"
-    NEVER_READS = "never reads"
-    SLOW_READER = "1 byte/s"
-    KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
-    KILL_ALL = "kill engines, spare"  # the engine, the other one, and what waits to succeed them
-    KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
-    HANG_BOOT = "stop in boot for ever"  # an engine is killed, and its successor so stopped
-    CRASH_WORKER = "crash worker"  # by SIGSEGV, a fault of its own: its engine dies with it
-    FREEZE_TREE = "freeze tree"  # all processes, root and spares too
-    HANG_WORKER = "stop worker for ever"
-    HANG_ENGINE = "stop engine for ever"
-    HANG_FRONTEND = "stop frontend for ever"
-    POISON = "poison"  # a request at whose step each worker aborts
-    STARVE_WORKER = "starve worker"  # it gets no more memory than it has
-    STARVE_ENGINE = "starve engine"
-    STARVE_FRONTEND = "starve frontend"
-    STARVE_BOOT = "starve in boot"  # an engine is killed, and its successor gets no memory
-    KILL_ADOPTER = "kill frontend, successor"  # a frontend, then the one that adopts its streams
-    KILL_THREE = "kill engine, worker, spare"
-    KILL_FRONTENDS = "kill two frontends"  # of two: all there are
-    KILL_FRONT = "kill frontend, engine, spare"  # and the one that waits to succeed the frontend
-    DELAY = "network delay"
-    LOSS = "network loss"
-    SILENCE = "network silence"  # nothing passes, then the connection is reset
-    CUT = "network cut"
-    NO_FDS_FRONTEND = "no descriptors frontend"  # it can open none more
-    NO_FDS_ENGINE = "no descriptors engine"
-    LINK_CUT = "link cut"  # between a frontend and an engine
-    LINK_STALL = "link stall"  # nothing passes on the links of one of them
-    LINK_DELAY = "link delay"  # now and again
-    CONTROL_CUT_ENGINE = "control cut engine"  # from the root: an engine without it ends
-    CONTROL_CUT_FRONTEND = "control cut frontend"
-    KILL_FORMS = "kill form process"  # while it checks a form, as all of these
-    HANG_FORMS = "stop form process for ever"
-    KILL_CHECK = "kill form check"  # the copy that checks one form
-    HANG_CHECK = "stop form check for ever"
-    FORM_BOMB = "form bomb"  # a form whose check fills memory, or burns the processor
-    KILL_CHECKED = "kill frontend in check"  # that waits for a form
-    FULL_DISK = "full disk"  # of a frontend's journal
-    TORN_JOURNAL = "kill root, tear journals"
+    ROOT = enum.auto()
+    FRONTEND = enum.auto()
+    FORMS = enum.auto()
+    ENGINE = enum.auto()
+    WORKER = enum.auto()
+    NONE = enum.auto()
+
+
+class Family(enum.StrEnum):
+    """How a fault is made, and judged."""
+
+    KILL = "kill"
+    STOP = "stop"
+    LINK = "link"
+    CLIENT = "client"
+    NETWORK = "network"  # of a client
+    POISON = "poison"
+    MEMORY = "memory"  # no more than it has
+    DESCRIPTORS = "descriptors"
+    FORM = "form"  # while one is checked
+    DISK = "disk"  # of journals
+
+
+class FaultKind(enum.StrEnum):
+    """What is done: as people read it, to whose process, and how."""
+
+    hit: Hit
+    family: Family
+
+    def __new__(cls, text: str, hit: Hit, family: Family) -> "FaultKind":
+        """A string, as of any such enum."""
+        made = str.__new__(cls, text)
+        made._value_, made.hit, made.family = text, hit, family
+        return made
+
+    KILL_WORKER = "kill worker", Hit.WORKER, Family.KILL
+    KILL_ENGINE = "kill engine", Hit.ENGINE, Family.KILL
+    KILL_FRONTEND = "kill frontend", Hit.FRONTEND, Family.KILL
+    # An engine, then the one that boots in its place.
+    KILL_SUCCESSOR = "kill successor", Hit.ENGINE, Family.KILL
+    # An engine that was stopped before.
+    KILL_STOPPED = "kill stopped", Hit.ENGINE, Family.KILL
+    # Of two: all there are.
+    KILL_ENGINES = "kill two engines", Hit.ENGINE, Family.KILL
+    KILL_PAIR = "kill engine, frontend", Hit.ENGINE, Family.KILL
+    # For good once, as the last act.
+    KILL_ROOT = "kill root", Hit.ROOT, Family.KILL
+    STOP_WORKER = "stop worker", Hit.WORKER, Family.STOP
+    STOP_ENGINE = "stop engine", Hit.ENGINE, Family.STOP
+    STOP_FRONTEND = "stop frontend", Hit.FRONTEND, Family.STOP
+    STOP_ROOT = "stop root", Hit.ROOT, Family.STOP
+    CANCEL_HTTP = "cancel by HTTP", Hit.NONE, Family.CLIENT
+    CANCEL_SOCKET = "response.cancel", Hit.NONE, Family.CLIENT
+    LEAVE = "leave", Hit.NONE, Family.CLIENT
+    FIN = "disconnect FIN", Hit.NONE, Family.CLIENT
+    RST = "disconnect RST", Hit.NONE, Family.CLIENT
+    HALF_CLOSE = "half-close", Hit.NONE, Family.CLIENT
+    NEVER_READS = "never reads", Hit.NONE, Family.CLIENT
+    SLOW_READER = "1 byte/s", Hit.NONE, Family.CLIENT
+    # And the one that waits to succeed it, at once.
+    KILL_SPARE = "kill engine, spare", Hit.ENGINE, Family.KILL
+    # The engine, the other one, and what waits to succeed them.
+    KILL_ALL = "kill engines, spare", Hit.ENGINE, Family.KILL
+    # An engine, then its successor, in a phase of its boot; or that is stopped then, for ever.
+    KILL_BOOT = "kill in boot", Hit.ENGINE, Family.KILL
+    HANG_BOOT = "stop in boot for ever", Hit.ENGINE, Family.KILL
+    # By SIGSEGV, a fault of its own: its engine dies with it.
+    CRASH_WORKER = "crash worker", Hit.WORKER, Family.KILL
+    # All processes, root and spares too.
+    FREEZE_TREE = "freeze tree", Hit.ROOT, Family.STOP
+    # Whoever watches it must end it.
+    HANG_WORKER = "stop worker for ever", Hit.WORKER, Family.KILL
+    HANG_ENGINE = "stop engine for ever", Hit.ENGINE, Family.KILL
+    HANG_FRONTEND = "stop frontend for ever", Hit.FRONTEND, Family.KILL
+    # A request at whose step each worker aborts.
+    POISON = "poison", Hit.NONE, Family.POISON
+    # It gets no more memory than it has; the last is the successor of an engine that is killed.
+    STARVE_WORKER = "starve worker", Hit.WORKER, Family.MEMORY
+    STARVE_ENGINE = "starve engine", Hit.ENGINE, Family.MEMORY
+    STARVE_FRONTEND = "starve frontend", Hit.FRONTEND, Family.MEMORY
+    STARVE_BOOT = "starve in boot", Hit.ENGINE, Family.MEMORY
+    # A frontend, then the one that adopts its streams.
+    KILL_ADOPTER = "kill frontend, successor", Hit.FRONTEND, Family.KILL
+    KILL_THREE = "kill engine, worker, spare", Hit.ENGINE, Family.KILL
+    KILL_FRONTENDS = "kill two frontends", Hit.FRONTEND, Family.KILL
+    # And the one that waits to succeed the frontend.
+    KILL_FRONT = "kill frontend, engine, spare", Hit.FRONTEND, Family.KILL
+    DELAY = "network delay", Hit.NONE, Family.NETWORK
+    LOSS = "network loss", Hit.NONE, Family.NETWORK
+    # Nothing passes, then the connection is reset.
+    SILENCE = "network silence", Hit.NONE, Family.NETWORK
+    CUT = "network cut", Hit.NONE, Family.NETWORK
+    # It can open none more.
+    NO_FDS_FRONTEND = "no descriptors frontend", Hit.FRONTEND, Family.DESCRIPTORS
+    NO_FDS_ENGINE = "no descriptors engine", Hit.ENGINE, Family.DESCRIPTORS
+    # Between a frontend and an engine; or nothing passes on the links of one, at all or at times.
+    LINK_CUT = "link cut", Hit.FRONTEND, Family.LINK
+    LINK_STALL = "link stall", Hit.FRONTEND, Family.LINK
+    LINK_DELAY = "link delay", Hit.FRONTEND, Family.LINK
+    # From the root: a child without it ends.
+    CONTROL_CUT_ENGINE = "control cut engine", Hit.ENGINE, Family.KILL
+    CONTROL_CUT_FRONTEND = "control cut frontend", Hit.FRONTEND, Family.KILL
+    KILL_FORMS = "kill form process", Hit.FORMS, Family.FORM
+    HANG_FORMS = "stop form process for ever", Hit.FORMS, Family.FORM
+    # The copy that checks one form.
+    KILL_CHECK = "kill form check", Hit.FORMS, Family.FORM
+    HANG_CHECK = "stop form check for ever", Hit.FORMS, Family.FORM
+    # A form whose check fills memory, or burns the processor.
+    FORM_BOMB = "form bomb", Hit.FORMS, Family.FORM
+    # That waits for a form.
+    KILL_CHECKED = "kill frontend in check", Hit.FRONTEND, Family.FORM
+    # Of a frontend's journal.
+    FULL_DISK = "full disk", Hit.FRONTEND, Family.DISK
+    TORN_JOURNAL = "kill root, tear journals", Hit.ROOT, Family.DISK
+
+
+def kinds_of(*families: Family) -> frozenset[FaultKind]:
+    """All of these families."""
+    return frozenset(kind for kind in FaultKind if kind.family in families)
 
 
 # Where journals are on disk.
-DISK = frozenset({FaultKind.FULL_DISK, FaultKind.TORN_JOURNAL})
-# The root dies for good once, as the last act.
+DISK = kinds_of(Family.DISK)
 DECK = tuple(kind for kind in FaultKind if kind not in DISK | {FaultKind.KILL_ROOT})
-ON_ENGINE = frozenset(
-    {
-        FaultKind.KILL_WORKER,
-        FaultKind.KILL_ENGINE,
-        FaultKind.KILL_SUCCESSOR,
-        FaultKind.KILL_STOPPED,
-        FaultKind.KILL_ENGINES,
-        FaultKind.KILL_PAIR,
-        FaultKind.KILL_SPARE,
-        FaultKind.KILL_ALL,
-        FaultKind.KILL_BOOT,
-        FaultKind.HANG_BOOT,
-        FaultKind.CRASH_WORKER,
-        FaultKind.STOP_WORKER,
-        FaultKind.STOP_ENGINE,
-        FaultKind.HANG_WORKER,
-        FaultKind.HANG_ENGINE,
-        FaultKind.STARVE_WORKER,
-        FaultKind.STARVE_ENGINE,
-        FaultKind.STARVE_BOOT,
-        FaultKind.KILL_THREE,
-        FaultKind.NO_FDS_ENGINE,
-        FaultKind.CONTROL_CUT_ENGINE,
-    }
-)
-# The others are of an engine itself, or of a frontend.
-ON_WORKER = frozenset(
-    {
-        FaultKind.KILL_WORKER,
-        FaultKind.CRASH_WORKER,
-        FaultKind.STOP_WORKER,
-        FaultKind.HANG_WORKER,
-        FaultKind.STARVE_WORKER,
-    }
-)
-# Of forms that are checked, and of who checks them.
-FORMS = frozenset(
-    {
-        FaultKind.KILL_FORMS,
-        FaultKind.HANG_FORMS,
-        FaultKind.KILL_CHECK,
-        FaultKind.HANG_CHECK,
-        FaultKind.FORM_BOMB,
-        FaultKind.KILL_CHECKED,
-    }
-)
 # What stands still must be ended by whoever watches it.
 HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
 # In one of its phases.
 IN_BOOT = frozenset({FaultKind.KILL_BOOT, FaultKind.HANG_BOOT})
 # Two lives end: that of an engine or a frontend, and its successor's.
 TWICE = frozenset({*IN_BOOT, FaultKind.KILL_SUCCESSOR, FaultKind.KILL_ADOPTER})
-ON_ROOT = frozenset(
-    {
-        FaultKind.KILL_ROOT,
-        FaultKind.STOP_ROOT,
-        FaultKind.FREEZE_TREE,
-        FaultKind.TORN_JOURNAL,
-    }
-)
-# Of the connections between a frontend and an engine.
-LINKS = frozenset({FaultKind.LINK_CUT, FaultKind.LINK_STALL, FaultKind.LINK_DELAY})
-# Of the control channel between the root and a child of it.
 CONTROL_CUTS = frozenset({FaultKind.CONTROL_CUT_ENGINE, FaultKind.CONTROL_CUT_FRONTEND})
-ON_FRONTEND = frozenset(
-    {
-        *LINKS,
-        FaultKind.KILL_FRONTEND,
-        FaultKind.STOP_FRONTEND,
-        FaultKind.HANG_FRONTEND,
-        FaultKind.STARVE_FRONTEND,
-        FaultKind.KILL_ADOPTER,
-        FaultKind.KILL_FRONTENDS,
-        FaultKind.KILL_FRONT,
-        FaultKind.NO_FDS_FRONTEND,
-        FaultKind.CONTROL_CUT_FRONTEND,
-        FaultKind.FULL_DISK,
-        FaultKind.KILL_CHECKED,
-    }
-)
-# Its next descriptor is not to be had.
-NO_FDS = frozenset({FaultKind.NO_FDS_FRONTEND, FaultKind.NO_FDS_ENGINE})
-# Of the connection between a client and the server.
-NETWORK = frozenset({FaultKind.DELAY, FaultKind.LOSS, FaultKind.SILENCE, FaultKind.CUT})
-# It may live or die of it.
-STARVES = frozenset(
-    {
-        FaultKind.STARVE_WORKER,
-        FaultKind.STARVE_ENGINE,
-        FaultKind.STARVE_FRONTEND,
-        FaultKind.STARVE_BOOT,
-    }
-)
-KILLS = frozenset(
-    {
-        *HANGS,
-        *CONTROL_CUTS,
-        FaultKind.KILL_WORKER,
-        FaultKind.KILL_ENGINE,
-        FaultKind.KILL_SUCCESSOR,
-        FaultKind.KILL_STOPPED,
-        FaultKind.KILL_ENGINES,
-        FaultKind.KILL_PAIR,
-        FaultKind.KILL_SPARE,
-        FaultKind.KILL_ALL,
-        FaultKind.KILL_BOOT,
-        FaultKind.HANG_BOOT,
-        FaultKind.CRASH_WORKER,
-        FaultKind.KILL_FRONTEND,
-        FaultKind.KILL_ADOPTER,
-        FaultKind.KILL_THREE,
-        FaultKind.KILL_FRONTENDS,
-        FaultKind.KILL_FRONT,
-        FaultKind.KILL_FORMS,
-        FaultKind.HANG_FORMS,
-        FaultKind.KILL_CHECKED,
-    }
-)
-STOPS = frozenset(
-    {
-        FaultKind.STOP_WORKER,
-        FaultKind.STOP_ENGINE,
-        FaultKind.STOP_FRONTEND,
-        FaultKind.STOP_ROOT,
-        FaultKind.FREEZE_TREE,
-    }
-)
+# A life ends, or that of a worker.
+KILLS = kinds_of(Family.KILL) | {
+    FaultKind.KILL_FORMS,
+    FaultKind.HANG_FORMS,
+    FaultKind.KILL_CHECKED,
+}
 CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
 SLOW = frozenset({FaultKind.NEVER_READS, FaultKind.SLOW_READER})
 # These exist on a socket alone.
@@ -273,15 +220,15 @@ class Fault:
     @property
     def place(self) -> str:
         """The process that it hits, by its place in the task tree; "" if it hits none."""
-        if self.kind in ON_ROOT:
-            return "root"
-        if self.kind in ON_FRONTEND:
-            return f"frontend {self.rank}"
-        if self.kind in FORMS:
-            return f"forms {self.rank}"
-        if self.kind in ON_WORKER:
-            return f"engine {self.rank}/worker {self.worker}"
-        return f"engine {self.rank}" if self.kind in ON_ENGINE else ""
+        match self.kind.hit:
+            case Hit.ROOT:
+                return "root"
+            case Hit.WORKER:
+                return f"engine {self.rank}/worker {self.worker}"
+            case Hit.NONE:
+                return ""
+            case hit:
+                return f"{hit.name.lower()} {self.rank}"
 
     @property
     def deaths(self) -> dict[str, int]:
@@ -293,7 +240,7 @@ class Fault:
         """
         if self.kind is FaultKind.CRASH_WORKER:
             return {f"engine {self.rank}": 1}
-        if self.kind not in KILLS or self.kind in ON_WORKER:
+        if self.kind not in KILLS or self.kind.hit is Hit.WORKER:
             return {}
         also = dict.fromkeys((place for place in self.also if is_supervised(place)), 1)
         return {self.place: 2 if self.kind in TWICE else 1, **also}
@@ -320,7 +267,9 @@ def make_plan(
         fault = _make_fault(chance, number, deck.pop(), engines, frontends, scripts=scripts)
         # Each rank of an engine's workers in turn.
         hit = sum(each.kind is fault.kind for each in plan)
-        plan.append(attrs.evolve(fault, worker=hit % workers) if fault.kind in ON_WORKER else fault)
+        if fault.kind.hit is Hit.WORKER:
+            fault = attrs.evolve(fault, worker=hit % workers)
+        plan.append(fault)
     return plan
 
 
@@ -335,12 +284,15 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     token = early if chance.random() < 0.5 else late
     stopped_s, slow_s, boot_s = map(chance.choice, (STOPS_S, SLOW_S, BOOTS_S))
     seconds = {
-        **dict.fromkeys(STOPS - ON_ROOT, WATCHED_STOPS_S[STOPS_S.index(stopped_s)]),
+        **dict.fromkeys(kinds_of(Family.STOP), WATCHED_STOPS_S[STOPS_S.index(stopped_s)]),
         FaultKind.STOP_ROOT: stopped_s,
         **dict.fromkeys(SLOW, slow_s),
-        **dict.fromkeys(STARVES | NO_FDS | {FaultKind.FULL_DISK}, STARVED_S[SLOW_S.index(slow_s)]),
-        **dict.fromkeys(NETWORK - {FaultKind.CUT}, slow_s / 2),
-        **dict.fromkeys(LINKS - {FaultKind.LINK_CUT}, slow_s / 2),
+        **dict.fromkeys(
+            kinds_of(Family.MEMORY, Family.DESCRIPTORS) | {FaultKind.FULL_DISK},
+            STARVED_S[SLOW_S.index(slow_s)],
+        ),
+        **dict.fromkeys(kinds_of(Family.NETWORK, Family.LINK), slow_s / 2),
+        **dict.fromkeys((FaultKind.CUT, FaultKind.LINK_CUT), 0.0),
         FaultKind.KILL_SUCCESSOR: boot_s,
         FaultKind.KILL_ADOPTER: ADOPTIONS_S[BOOTS_S.index(boot_s)],
         FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,
@@ -356,16 +308,16 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         FaultKind.KILL_THREE: (f"engine {engine}/worker 0", SPARE_ENGINE),
         FaultKind.KILL_FRONTENDS: next_frontend,
         FaultKind.KILL_FRONT: (f"engine {engine}", SPARE_FRONTEND),
-        **dict.fromkeys(LINKS, (f"engine {engine}",)),
+        **dict.fromkeys(kinds_of(Family.LINK), (f"engine {engine}",)),
     }
     phases = list(BootPhase)
     phase = phases[BOOTS_S.index(boot_s) % len(phases)] if kind in IN_BOOT else ""
-    if kind in CANCELS | NETWORK:
+    if kind in CANCELS or kind.family is Family.NETWORK:
         token = max(1, token)  # of its id, which its first event has, is all that can be named
     return Fault(
         number=number,
         kind=kind,
-        rank=frontend if kind in ON_FRONTEND | FORMS else engine,
+        rank=frontend if kind.hit in (Hit.FRONTEND, Hit.FORMS) else engine,
         transport=Transport.SOCKET if kind in _ON_SOCKET else transport,
         script=script,
         token=token,

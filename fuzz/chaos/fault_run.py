@@ -28,10 +28,9 @@ from .fault_plan import (
     CONTROL_CUTS,
     HANGS,
     KILLS,
-    LINKS,
     SLOW,
-    STOPS,
     TWICE,
+    Family,
     Fault,
     FaultKind,
 )
@@ -87,7 +86,7 @@ class FaultRunner:
         """
         if fault.kind in SLOW:
             nursery.start_soon(self.make, outcome, partial(self._hold, fault, outcome))
-        elif fault.kind in KILLS | STOPS | LINKS:
+        elif fault.kind.family in (Family.KILL, Family.STOP, Family.LINK):
             await self.make(outcome, partial(self._run_on_process, fault, outcome, nursery))
         else:
             await self.make(outcome, partial(self._run_on_client, fault, outcome))
@@ -134,7 +133,7 @@ class FaultRunner:
                 await self._kill(fault, outcome, pids, epochs_of(before))
             elif fault.kind is FaultKind.FREEZE_TREE:
                 outcome.proof = await faults.stop(fault.seconds, *self.served.pids())
-            elif fault.kind in LINKS:
+            elif fault.kind.family is Family.LINK:
                 outcome.proof = await faults.spoil_links(fault, *pids)
             else:
                 outcome.proof = await faults.stop(fault.seconds, *pids)

@@ -6,6 +6,7 @@ a bomb it is refused, and those beside it are answered.
 """
 
 import contextlib
+import math
 
 import trio
 
@@ -31,6 +32,9 @@ from .served_run import epochs_of, serving
 ASKERS_MIN, ASKERS_MAX = 3, 6
 # A check that was seen twice lingers; others are over by then.
 LOOKS_S = 0.1
+# A form that burns the processor is refused after ten seconds of it, at low priority: beside others
+# that is more than the half minute for which a check is waited for.
+BURNS_MAX = 5
 
 
 async def run_form_fault(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -> None:
@@ -109,11 +113,12 @@ async def _copies(runner: FaultRunner, rank: int) -> set[int]:
 
 
 async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) -> StreamHistory:
-    """A request with a new form; again where a busy machine takes too long to check it."""
-    while True:
-        history = await _ask_once(runner, fault, who, burden)
-        if history.code != NO_FORMS or runner.patience == 1:
-            return history
+    """Ask with a new form; again where a busy machine takes too long to check it."""
+    history = await _ask_once(runner, fault, who, burden)
+    attempts = BURNS_MAX if burden is FormBurden.BURN else math.inf if runner.patience > 1 else 1
+    while history.code == NO_FORMS and attempts > 1:
+        history, attempts = await _ask_once(runner, fault, who, burden), attempts - 1
+    return history
 
 
 async def _ask_once(

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from ...engine.errors import InvalidParameter
 from ...engine.kernels.library import machine_isas
-from .fault_plan import DECK, DISK, FORMS, FaultKind
+from .fault_plan import DECK, DISK, Family, FaultKind
 
 # What Python runs: the server of a user, and one that differs where a campaign needs it.
 PROGRAM = ("-m", "triolet")
@@ -195,8 +195,8 @@ class ChaosOptions:
 
     def program(self) -> Sequence[str]:
         """What Python runs: `triolet` itself wherever that will do."""
-        poisons = FORMS | {FaultKind.POISON}
-        if self.unlike or not poisons.isdisjoint(self.kinds()):
+        poisons = (Family.FORM, Family.POISON)
+        if self.unlike or any(kind.family in poisons for kind in self.kinds()):
             return ("-m", CHAOS_SERVER, ",".join(self.isas()))
         return PROGRAM
 

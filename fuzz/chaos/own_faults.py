@@ -16,7 +16,7 @@ from ..observers import NotInTime, start_ticks, state_of, wait_until
 from . import faults
 from .checkers import judge_poison, judge_starved
 from .clients import PATH, Lost, open_stream
-from .fault_plan import POISON_SEED, SPARE_ENGINE, STARVES, Fault, FaultKind, Transport
+from .fault_plan import POISON_SEED, SPARE_ENGINE, Family, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import StreamHistory
 from .load import (
@@ -84,7 +84,7 @@ async def run_want(
 
     Raises `Void`, `NotInTime`.
     """
-    served, is_memory = runner.served, fault.kind in STARVES
+    served, is_memory = runner.served, fault.kind.family is Family.MEMORY
     found = await runner.wait_there(fault)
     before, wanting = epochs_of(found), [found[fault.place].pid]
     if fault.kind is FaultKind.STARVE_BOOT:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ....api.commands.figures import percentile
 from ..checkers import Disturbance
-from ..fault_plan import DISK, KILLS, LINKS, NETWORK, NO_FDS, STARVES, STOPS, FaultKind
+from ..fault_plan import KILLS, Family, FaultKind
 from ..history import Ending, StreamHistory, Violation
 from .gaps import gap_lines, gaps_as_json, percentiles_of
 from .growth import Growth
@@ -23,19 +23,25 @@ from .timeline import FaultMark, StreamLine, Timeline
 
 # Of a target's command line, in a title.
 TARGET_CHARACTERS = 60
+DRAWN_AS = {
+    Family.POISON: "kill",
+    Family.STOP: "stop",
+    Family.NETWORK: "network",
+    Family.LINK: "network",
+    Family.MEMORY: "want",
+    Family.DESCRIPTORS: "want",
+    Family.DISK: "want",
+}
 # Of recovery times.
 PERCENTS = (50, 99, 100)
 
 
 def family_of(kind: str) -> str:
     """As what it is drawn."""
-    if kind in KILLS or kind.startswith("kill") or kind == FaultKind.POISON:
+    if kind in KILLS or kind.startswith("kill"):
         return "kill"
-    if kind in STOPS:
-        return "stop"
-    if kind in NETWORK | LINKS:
-        return "network"
-    return "want" if kind in STARVES | NO_FDS | DISK else "client"
+    family = next((each.family for each in FaultKind if each == kind), Family.CLIENT)
+    return DRAWN_AS.get(family, "client")
 
 
 def short_name(place: str) -> str:

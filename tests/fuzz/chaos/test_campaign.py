@@ -18,20 +18,15 @@ from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
 from triolet.fuzz.chaos.command import exit_code, plan_of
 from triolet.fuzz.chaos.fault_plan import (
     DECK,
-    FORMS,
     IN_BOOT,
     KILLS,
-    LINKS,
-    NETWORK,
-    NO_FDS,
-    ON_WORKER,
     POISON_SEED,
     SLOW,
-    STARVES,
-    STOPS,
+    Family,
     FaultKind,
     Transport,
     digest,
+    kinds_of,
     make_plan,
 )
 from triolet.fuzz.chaos.history import Violation
@@ -42,6 +37,7 @@ from triolet.fuzz.chaos.report.report import Report
 from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
 from triolet.runtime.control.client import ControlCallFailed
 
+UNPLACED = (Family.CLIENT, Family.NETWORK, Family.POISON)
 SHAPE: dict[str, Any] = {"engines": 2, "frontends": 3, "scripts": 3}
 
 
@@ -58,7 +54,9 @@ def test_every_kind_comes_once_before_any_comes_again() -> None:
     assert FaultKind.KILL_ROOT not in DECK
 
 
-LASTS = (STOPS | SLOW | STARVES | NO_FDS | NETWORK | LINKS) - {FaultKind.CUT, FaultKind.LINK_CUT}
+WANTS = (Family.MEMORY, Family.DESCRIPTORS)
+LASTS = kinds_of(Family.STOP, Family.NETWORK, Family.LINK, *WANTS) | SLOW
+LASTS -= {FaultKind.CUT, FaultKind.LINK_CUT}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -70,18 +68,17 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.rank < 3
         if fault.kind in LASTS:
             assert fault.seconds > 0
-        if fault.kind in STOPS and fault.place != "root":
+        if fault.kind.family is Family.STOP and fault.place != "root":
             assert fault.seconds < DEADLINE_MIN_S, "it would be ended, and no stop be proven"
         if fault.kind in (FaultKind.CANCEL_SOCKET, FaultKind.LEAVE):
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
             assert fault.token >= 1, "an id to cancel by is known from the first event on"
-        inside = ON_WORKER - {FaultKind.CRASH_WORKER} - STARVES
+        inside = {FaultKind.KILL_WORKER, FaultKind.STOP_WORKER, FaultKind.HANG_WORKER}
         assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
         assert bool(fault.phase) == (fault.kind in IN_BOOT)
-        placed = KILLS | STOPS | STARVES | NO_FDS | LINKS | FORMS
-        assert bool(fault.place) == (fault.kind in placed)
+        assert bool(fault.place) == (fault.kind.family not in UNPLACED)
         if fault.kind is FaultKind.POISON:
             assert tokens_till(POISON_SEED + fault.token) == fault.token
 
