@@ -54,6 +54,7 @@ from .fuzzers.storm import (
     press_handshake,
 )
 from .observers import NotInTime
+from .server_process import ServerEnded
 from .simulator.planted import render
 
 # The one list of fuzzers: `smoke`, `canary`, the commands and the tests all walk it.
@@ -95,7 +96,7 @@ CHAOS = ChaosOptions()
 EXPECTED = (
     *(Finding, NotReached, NotNoticed, Died),
     simulator.NotRepeatable,
-    *(ServerHurt, ServerStuck, ServerUnknown, Lost, NotInTime),
+    *(ServerHurt, ServerStuck, ServerUnknown, ServerEnded, Lost, NotInTime),
 )
 
 Seed = Annotated[int, Parameter(help="What decides everything that is drawn.")]

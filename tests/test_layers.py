@@ -51,7 +51,7 @@ ROOMS = {
         "websocket", "serving", "frontend_home", "frontend_process",
     ],
     "fuzz": [
-        "drawing", "fuzzer", "contained", "observers", "other_process", "doubles", "chaos",
+        "drawing", "fuzzer", "contained", "observers", "other_process", "server_process", "doubles", "chaos",
         "kv_accounting", "simulator",
         "fuzzers", "__main__",
     ],

@@ -77,6 +77,7 @@ RUN_BY_TESTS = {
     "triolet.runtime.hub.download_process",
     "triolet.fuzz.drawing",
     "triolet.fuzz.other_process",
+    "triolet.fuzz.server_process",
     "triolet.nurseries.processes.boot",
     "triolet.nurseries.processes.forked_call",
     "triolet.fuzz.chaos.poisoned_forms",

@@ -21,6 +21,7 @@ from ...api.commands.figures import check_file, check_target, shows_table, write
 from ...api.commands.options import FLAT
 from ...nurseries.tasks.service import single_error
 from ..observers import NotInTime
+from ..server_process import ServerEnded
 from .campaign import Campaign, log_violations
 from .clients import Lost
 from .fault_plan import Fault, FaultKind, digest, make_plan
@@ -70,8 +71,8 @@ class Deck:
 async def run_campaign(options: ChaosOptions, plan: Plan | None = None) -> Report:
     """Run a plan, the deck of these options by default, to its end.
 
-    Raises `Lost` or `NotInTime` if the server does not even come up. Cancellation: it is stopped,
-    nothing of it is left.
+    Raises `ServerEnded` or `NotInTime` if the server does not even come up. Cancellation: it is
+    stopped, nothing of it is left.
     """
     plan = plan or Deck(plan_of(options))
     replay = options.words_of_replay()
@@ -112,7 +113,7 @@ def plan_of(options: ChaosOptions) -> list[Fault]:
 
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
     """`triolet chaos`: exits with the code of `run_chaos`."""
-    with errors_as_sentences(Lost, NotInTime):
+    with errors_as_sentences(Lost, NotInTime, ServerEnded):
         raise SystemExit(run_chaos(options))
 
 

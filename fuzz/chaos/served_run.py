@@ -1,35 +1,20 @@
-"""The run under test: `triolet serve` as a user starts it, its tree asked for, its remains counted.
-
-The processes of a run are those that carry its mark in their environment, its sockets those with
-its run id in their name.
-"""
+"""Run under test: `triolet serve` as a user starts it, whole, quiet, or what remains of it."""
 
 import contextlib
-import json
-import os
 import pathlib
-import secrets
-import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import attrs
-import msgspec
 import trio
 
 from ...nurseries.processes.spares import APART, SPARE
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...runtime.control.calls import ControlCall
-from ...runtime.control.client import ControlCallFailed, ask_run
-from ...runtime.control.run_folder import RUN_FILE, RunFacts, RunFolder
+from ...runtime.control.client import ControlCallFailed
 from ..observers import (
     ESTABLISHED,
     NotInTime,
-    abstract_sockets,
     children_of,
-    marked,
     name_of,
     open_files,
     resident_bytes,
@@ -38,11 +23,11 @@ from ..observers import (
     tcp_sockets,
     wait_until,
 )
+from ..server_process import ServerProcess, places
 from .checkers import Look, QuietLook
-from .clients import Lost, ask
+from .clients import ask
 from .options import PROGRAM
 
-MARK = "TRIOLET_CHAOS_MARK"
 SLOT_MEMORY = "/memfd:triolet-connections-"
 # How the title of a process ends that has no rank yet.
 WAITING = "waiting"
@@ -54,51 +39,20 @@ READY_S = 90.0
 STOPPED_S = 15.0
 
 
-@attrs.define(eq=False)
-class ServedRun:
+class ServedRun(ServerProcess):
     """One `triolet serve`, alive. Made by `open_served_run`."""
 
-    popen: subprocess.Popen[bytes]
-    folder: pathlib.Path
-    mark: str
-    # What Python runs, but for the port.
-    words: Sequence[str] = ()
-    port: int = attrs.field(default=0, init=False)
-    run_id: str = attrs.field(default="", init=False)
-    _run_folder: RunFolder | None = attrs.field(default=None, init=False)
-    # Of the log, what servers before this one wrote.
-    _log_began: int = attrs.field(default=0, init=False)
-
     @property
-    def pid(self) -> int:
-        """The root's."""
-        return self.popen.pid
-
-    def log(self) -> str:
-        """All that it and its children wrote."""
-        return (self.folder / "log").read_text()
-
-    async def has_begun(self) -> bool:
-        """Whether it serves; then port and run id are known. Raises `Lost` if it has ended."""
-        if self.popen.poll() is not None:
-            raise Lost(f"the server has ended:\n{self.log()}")
-        if "serving on " not in self.log()[self._log_began :]:
-            return False
-        runs = (self.folder / "triolet").iterdir()
-        path = max(runs, key=lambda each: each.stat().st_ctime_ns)
-        facts = RunFacts(**json.loads((path / RUN_FILE).read_text()))
-        self._run_folder = RunFolder(path, facts)
-        self.run_id, self.port = facts.run_id, int(facts.url.rpartition(":")[2])
-        return True
+    def port(self) -> int:
+        """Where it serves; 0 while it does not."""
+        return int(self.url.rpartition(":")[2] or 0)
 
     async def processes(self) -> dict[str, ProcessTree]:
         """{place: process} of the live tree, as "frontend 0", "engine 1", "engine 1/worker 0".
 
         Raises `ControlCallFailed`.
         """
-        assert self._run_folder is not None
-        text = await ask_run(self._run_folder, ControlCall.TREE)
-        return dict(places(msgspec.json.decode(text, type=ProcessTree)))
+        return dict(places(await self.ask_tree()))
 
     async def is_whole(self, places: Sequence[str], gone: Sequence[int] = ()) -> bool:
         """Whether all these processes are up, none of `gone` is, and every frontend has every
@@ -131,7 +85,7 @@ class ServedRun:
     @property
     def key(self) -> str:
         """The first key of the server's clients; empty where there are none."""
-        words = list(self.words)
+        words = self.command
         return words[words.index("--api-key") + 1] if "--api-key" in words else ""
 
     async def engine_states(self) -> dict[str, tuple[int, str]]:
@@ -145,11 +99,11 @@ class ServedRun:
         pids = frozenset(process.pid for process in found.values())
         return QuietLook(
             places={place: _look(process) for place, process in found.items()},
-            pids=marked(f"{MARK}={self.mark}"),
+            pids=self.marked(),
             zombies=tuple(
                 child for pid in pids for child in children_of(pid) if state_of(child) == "Z"
             ),
-            abstract_sockets=len(abstract_sockets(self.run_id)),
+            abstract_sockets=len(self.sockets()),
             shared_memory=shared_memory_of(pids),
             connections=sum(
                 1
@@ -160,20 +114,18 @@ class ServedRun:
 
     def pids(self) -> list[int]:
         """Every process of the run, the root first."""
-        return [self.pid, *sorted(marked(f"{MARK}={self.mark}") - {self.pid})]
+        return [self.pid, *sorted(self.marked() - {self.pid})]
 
     def remains(self) -> tuple[list[int], list[str]]:
         """Processes and sockets that are still there."""
-        living = [pid for pid in marked(f"{MARK}={self.mark}") if state_of(pid) not in "ZX"]
-        return living, abstract_sockets(self.run_id)
+        return [pid for pid in self.marked() if state_of(pid) not in "ZX"], self.sockets()
 
-    async def start_again(self) -> None:
-        """The same server at the same address, when its root has ended; until it serves.
+    async def start(self, port: int = 0) -> None:
+        """Begin, or begin again when its root has ended, until it serves.
 
-        Raises `Lost` or `NotInTime` if it does not.
+        Raises `ServerEnded` or `NotInTime` if it does not.
         """
-        self._log_began = len(self.log())
-        self.popen = _spawn(self.folder, self.mark, self.words, self.port)
+        self.spawn("--port", str(port))
         await wait_until(self.has_begun, "the server serves", seconds=READY_S)
 
     async def stop(self) -> None:
@@ -184,9 +136,7 @@ class ServedRun:
             await wait_until(
                 lambda: self.popen.poll() is not None, "the server ends", seconds=STOPPED_S
             )
-        for pid in marked(f"{MARK}={self.mark}"):
-            os.kill(pid, signal.SIGKILL)
-        self.popen.wait()
+        self.kill()
 
 
 @asynccontextmanager
@@ -195,30 +145,15 @@ async def open_served_run(
 ) -> AsyncIterator[ServedRun]:
     """Start `triolet serve` with these options in a runtime folder of its own, until it serves.
 
-    `program` is what Python is told to run. Raises `Lost` or `NotInTime` if it does not serve.
-    Afterwards nothing of it runs.
+    `program` is what Python is told to run. Raises `ServerEnded` or `NotInTime` if it does not
+    serve. Afterwards nothing of it runs.
     """
-    mark, words = secrets.token_hex(8), [*program, "serve", *options]
-    run = ServedRun(_spawn(folder, mark, words, 0), folder, mark, words)
+    run = ServedRun([sys.executable, *program, "serve", *options], folder)
     try:
-        await wait_until(run.has_begun, "the server serves", seconds=READY_S)
+        await run.start()
         yield run
     finally:
         await run.stop()
-
-
-def _spawn(
-    folder: pathlib.Path, mark: str, words: Sequence[str], port: int
-) -> subprocess.Popen[bytes]:
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, *words, "--port", str(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, MARK: mark, "XDG_RUNTIME_DIR": str(folder)},
-            start_new_session=True,
-        )
 
 
 def is_spare(place: str) -> bool:
@@ -255,14 +190,6 @@ def epochs_of(processes: Mapping[str, ProcessTree]) -> dict[str, int]:
         for place, process in processes.items()
         if "epoch" in process.facts and "/" not in place
     }
-
-
-def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
-    """Every process of a tree with its place: a worker's is below its engine's name."""
-    name = f"{above}/{tree.name}" if above else tree.name
-    yield name, tree
-    for process in tree.processes:
-        yield from places(process, "" if tree.name == "root" else name)
 
 
 def _look(process: ProcessTree) -> Look:

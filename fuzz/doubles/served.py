@@ -142,7 +142,7 @@ class FilteredStream(trio.abc.HalfCloseableStream):
     """A transport that changes what is sent, for canaries: a server that says something wrong."""
 
     stream: trio.abc.HalfCloseableStream
-    change: Callable[[bytes], bytes]
+    change: Callable[[bytes], bytes] = bytes
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send what `change` makes of it."""

@@ -22,6 +22,7 @@ from ..doubles.served import (
     FAULT_STATUSES,
     GOOD_STATUSES,
     PLAIN,
+    FilteredStream,
     Serve,
     Served,
     check_served,
@@ -115,35 +116,22 @@ def statuses(data: bytes) -> list[int]:
 async def _read_head_as_text(stream: trio.SocketStream, application: Application) -> None:
     """Planted: what goes wrong on one connection goes wrong for all."""
     async with stream:
-        reader = _Replaying(stream, bytes(await stream.receive_some(65536)))
+        reader = _Replaying(stream, head=bytes(await stream.receive_some(65536)))
         reader.head.decode()
         await run_connection(reader, application)
 
 
 @attrs.define(eq=False)
-class _Replaying(trio.abc.HalfCloseableStream):
-    """A stream whose first bytes were read already. Does nothing for a peer that has left."""
+class _Replaying(FilteredStream):
+    """A stream whose first bytes were read already."""
 
-    stream: trio.SocketStream
-    head: bytes
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self.stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self.stream.wait_send_all_might_not_block()
+    head: bytes = b""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         if self.head:
             head, self.head = self.head, b""
             return head
-        return await self.stream.receive_some(max_bytes)
-
-    async def send_eof(self) -> None:
-        await self.stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
+        return await super().receive_some(max_bytes)
 
 
 async def _serve_leaking(source: ConnectionSource, application: Application) -> None:
@@ -168,7 +156,7 @@ async def _handle_bluntly(stream: trio.SocketStream, application: Application) -
         if not data.startswith((b"GET ", b"POST ")):
             await stream.send_all(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n")
             return
-        await run_connection(_Replaying(stream, data), application)
+        await run_connection(_Replaying(stream, head=data), application)
 
 
 FUZZER = Fuzzer[Connection, Serve](

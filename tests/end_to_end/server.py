@@ -1,16 +1,11 @@
 """What the tests of whole servers share: start one as a user would, look at it, find what it left.
 
-A server is a subprocess with a runtime folder and an environment mark of its own, so that any
-number of them, of any number of test runs, live side by side: the processes of a run are those that
-carry its mark, its sockets and folders those with its run id.
+A server is a `ServerProcess`; any number of them, of any number of test runs, live side by side.
 """
 
 import json
-import os
 import pathlib
-import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import (
@@ -22,22 +17,19 @@ from contextlib import (
 )
 from functools import partial
 
-import attrs
 import httpx
-import msgspec
 import trio
 
 from triolet.fuzz import observers
-from triolet.fuzz.chaos.served_run import places as places
 from triolet.fuzz.observers import GONE, abstract_sockets, marked, state_of
+from triolet.fuzz.server_process import MARK as MARK
+from triolet.fuzz.server_process import ServerProcess
+from triolet.fuzz.server_process import places as places
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.control.calls import ControlCall
-from triolet.runtime.control.client import ControlCallFailed, ask_run
-from triolet.runtime.control.run_folder import RUN_FILE, RunFacts, RunFolder
+from triolet.runtime.control.client import ControlCallFailed
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.
 DEADLINE_S = 60.0
-MARK = "TRIOLET_TEST_MARK"
 SERVE_WITH = pathlib.Path(__file__).parent / "programs" / "serve_with.py"
 CLIENTS = pathlib.Path(__file__).parent / "clients"
 
@@ -45,50 +37,13 @@ CLIENTS = pathlib.Path(__file__).parent / "clients"
 wait_until = partial(observers.wait_until, seconds=DEADLINE_S)
 
 
-@attrs.define(eq=False)
-class Server:
+class Server(ServerProcess):
     """One server process with all below it. Made by `open_server` and `module_server`."""
-
-    command: list[str]
-    folder: pathlib.Path
-    mark: str = attrs.field(factory=lambda: secrets.token_hex(8))
-    url: str = attrs.field(default="", init=False)
-    run_id: str = attrs.field(default="", init=False)
-    popen: subprocess.Popen[bytes] = attrs.field(init=False)
-
-    def spawn(self) -> None:
-        """Start the command; returns at once."""
-        with (self.folder / "log").open("wb") as log:
-            self.popen = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, MARK: self.mark, "XDG_RUNTIME_DIR": str(self.folder)},
-                start_new_session=True,
-            )
 
     async def wait_ready(self) -> None:
         """Return when it says that it serves; then it must answer at once."""
-        await wait_until(self._has_url, "the server serves")
+        await wait_until(self.has_begun, "the server serves")
         assert await self.is_ready(), "it said that it serves"
-
-    def _has_url(self) -> bool:
-        assert self.popen.poll() is None, f"the server has ended:\n{self.log()}"
-        if "serving on " not in self.log():
-            return False
-        facts = self.run_folder().facts
-        self.url, self.run_id = facts.url, facts.run_id
-        return True
-
-    def run_folder(self) -> RunFolder:
-        """The one run folder below this server's own runtime folder."""
-        (path,) = (self.folder / "triolet").iterdir()
-        return RunFolder(path, RunFacts(**json.loads((path / RUN_FILE).read_text())))
-
-    def log(self) -> str:
-        """All that it and its children wrote."""
-        return (self.folder / "log").read_text()
 
     def client(self) -> httpx.AsyncClient:
         """An HTTP client for it, whose time-outs are the test's own."""
@@ -115,7 +70,7 @@ class Server:
             return await scrape(client)
 
     async def tree(self) -> ProcessTree:
-        """The live tree, over the run folder's control socket, with an answer of every process.
+        """The live tree, with an answer of every process.
 
         Asked for again while one is too late for it: then that is all that the tree says of it.
         """
@@ -123,10 +78,9 @@ class Server:
 
         async def has_answered() -> bool:
             try:
-                text = await ask_run(self.run_folder(), ControlCall.TREE)
+                found[:] = [await self.ask_tree()]
             except ControlCallFailed:
                 return False
-            found[:] = [msgspec.json.decode(text, type=ProcessTree)]
             return is_whole(found[0])
 
         await wait_until(has_answered, "every process of the tree answers")
@@ -175,12 +129,6 @@ class Server:
             # Carries the log to the report of a test that failed.
             sys.stdout.write(self.log())
             self.kill()
-
-    def kill(self) -> None:
-        """The end of it, whatever has happened."""
-        for pid in marked_processes(self.mark):
-            os.kill(pid, signal.SIGKILL)
-        self.popen.wait(DEADLINE_S)
 
 
 async def scrape(client: httpx.AsyncClient) -> dict[str, float]:

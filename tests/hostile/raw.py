@@ -6,7 +6,10 @@ A request that may be answered ends in a connection that still serves.
 import json
 from collections.abc import Mapping, Sequence
 
+import h11
 import trio
+
+from triolet.fuzz.doubles.clients import HttpClient
 
 from .surfaces import ASKED, MODEL
 
@@ -44,33 +47,19 @@ RAW: Mapping[str, tuple[Sequence[bytes], Sequence[int]]] = {
 
 
 async def statuses(url: str, pieces: Sequence[bytes]) -> list[int]:
-    """The status of each answer; a piece is sent when the one before it is answered."""
+    """The status of each answer, 0 where the connection ends instead.
+
+    A piece is sent when the one before it is answered.
+    """
     host, _, port = url.removeprefix("http://").partition(":")
-    found = []
+    found: list[int] = []
     with trio.fail_after(DEADLINE_S):
         async with await trio.open_tcp_stream(host, int(port)) as stream:
             for piece in pieces:
                 await stream.send_all(piece.replace(b"HOST", f"{host}:{port}".encode()))
-                found.append(await _read_answer(stream))
-                if found[-1] == 0:
-                    break
+                try:
+                    answer = await HttpClient(stream).read_answer_without_request()
+                except h11.RemoteProtocolError:
+                    return [*found, 0]
+                found.append(answer.status)
     return found
-
-
-async def _read_answer(stream: trio.SocketStream) -> int:
-    """The status of one whole answer; 0 where the connection ends instead."""
-    read = b""
-    while b"\r\n\r\n" not in read:
-        more = await stream.receive_some()
-        if not more:
-            return 0
-        read += more
-    head, _, body = read.partition(b"\r\n\r\n")
-    lengths = [
-        int(line.split(b":")[1])
-        for line in head.lower().split(b"\r\n")
-        if line.startswith(b"content-length:")
-    ]
-    while lengths and len(body) < lengths[0]:
-        body += await stream.receive_some()
-    return int(head.split()[1])

@@ -124,20 +124,20 @@ class KillOptions:
 async def run_kills(options: KillOptions, say: Callable[[str], object]) -> Report:
     """Both servers, one after the other.
 
-    Raises `Lost` or `NotInTime` if one does not come up, `AssertionError` if it serves badly with
-    nothing done to it. Cancellation: no process is left.
+    Raises `ServerEnded` or `NotInTime` if one does not come up, `AssertionError` if it serves badly
+    with nothing done to it. Cancellation: no process is left.
     """
     report = Report(options.seed, digest([options]), options.words_of_replay())
     began_s = trio.current_time()
     async with _open_run(options) as (served, _):
-        oracle = options.load(_url(served), None)
+        oracle = options.load(served.url, None)
         await oracle.run()
         expected = oracle.account
         assert not expected.wrong, f"the undisturbed server: {expected.wrong[:3]}"
-        prefixes = await check_prefix(_url(served), trio.lowlevel.checkpoint)
+        prefixes = await check_prefix(served.url, trio.lowlevel.checkpoint)
     say(f"{expected.compared} answers of the undisturbed server in {_since(began_s):.0f} s")
     async with _open_run(options) as (served, places):
-        load = options.load(_url(served), expected.recorded)
+        load = options.load(served.url, expected.recorded)
         campaign = Campaign(options, served, places, load, report, say)
         report.began_s = trio.current_time()
         await campaign.run()
@@ -171,10 +171,6 @@ async def _open_run(options: KillOptions) -> AsyncIterator[tuple[ServedRun, list
 
             await wait_until(has_workers, "every engine has a worker", seconds=WHOLE_S)
             yield served, places
-
-
-def _url(served: ServedRun) -> str:
-    return f"http://127.0.0.1:{served.port}"
 
 
 def _since(began_s: float) -> float:
@@ -439,7 +435,7 @@ class Campaign:
                 await self._wait_whole()
                 await kill((await self.served.processes())[workers.pop()].pid)
 
-        seen = await check_prefix(_url(self.served), kill_next)
+        seen = await check_prefix(self.served.url, kill_next)
         for number, (answer, right) in enumerate(zip(seen, expected, strict=True)):
             if answer != right:
                 evidence = f"answer {number}: {answer!r:.200}, not {right!r:.200}"

@@ -98,7 +98,7 @@ async def run_torn_journals(
     runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
 ) -> None:
     """The root is killed; when all is dead its journals lose their end, and it begins anew with
-    them: streams are read on by number. Raises `Void`, `Lost`, `NotInTime`."""
+    them: streams are read on by number. Raises `Void`, `ServerEnded`, `NotInTime`."""
     served = runner.served
     before = epochs_of(await runner.wait_there(fault))
     log_began = len(served.log())
@@ -112,7 +112,7 @@ async def run_torn_journals(
         chance = Random(fault.number)
         paths = sorted((served.folder / JOURNAL).glob("frontend-?"))
         torn = list(filter(None, (tear(path, chance) for path in paths)))
-        await served.start_again()
+        await served.start(served.port)
         outcome.proof = "; ".join([killed, *torn])
         after = await settled(runner, fault)
     finally:
