@@ -63,6 +63,11 @@ class Fuzzer(Generic[E, T]):
 AnyFuzzer = Fuzzer[Any, Any]
 
 
+def each(draw_one: Callable[[Random], E]) -> Callable[[Random, int], list[E]]:
+    """Draw the events of a round one by one, none of which needs to know the others."""
+    return lambda chance, count: [draw_one(chance) for _ in range(count)]
+
+
 @attrs.frozen
 class Finding(Exception):
     """The invariant is broken; `events` are a short list that still breaks it."""

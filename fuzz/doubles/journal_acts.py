@@ -13,7 +13,6 @@ from ...engine.errors import EngineDraining
 from ...engine.messages import AddRequest, FinishReason, StepOutputs
 from ...engine.sampling_params import SamplingParams
 from ...runtime.errors import Overloaded
-from ...runtime.journal.disk import DISK_HEADER_BYTES, Checkpoint, DiskJournal, fresh_disk_journal
 from ...runtime.journal.envelope import RecordKind, seal
 from ...runtime.journal.records import (
     FILL_AT,
@@ -29,10 +28,8 @@ from ...runtime.journal.records import (
     Placement,
     encode_own,
 )
-from ...runtime.journal.writer import JournalWriter
 from ...transports.links.channel import Peer
 from ..drawing import mutate
-from .journal_disk import SectorDisk
 from .journal_memory import NotedMemory, left_by
 from .journal_notes import (
     LOGPROBS,
@@ -41,7 +38,6 @@ from .journal_notes import (
     ValueNote,
     draw_payload,
     notes_of,
-    truth_of,
 )
 from .journal_world import LIMITS, JournalWorld
 
@@ -351,44 +347,11 @@ def forge(world: JournalWorld, which: int, chance: Random) -> None:
     world.reached["forged"] += 1
 
 
-def store(world: JournalWorld, which: int, chance: Random) -> None:
-    """A file on disk with any records and other bytes: none of its readers finds more than it has,
-    and each next life finds what the one before did.
-    """
-    boots = [b"1" * 16, b"2" * 16]
-    data = bytearray(fresh_disk_journal(0, boots[0], DISK_HEADER_BYTES))
-    for number in range(1, 1 + which % 5):
-        kind, payload = draw_payload(chance, which % 2 == 0)
-        data += seal(payload, kind, len(data), number, term=3, sender=chance.choice(PEERS))
-    whole, way = bytes(data), chance.randrange(4)
-    if way == 0:
-        begin = chance.choice([0, DISK_HEADER_BYTES, len(data), 2**40, 2**64 - 1])
-        checkpoint = Checkpoint(2, begin, boots[0])
-        data[checkpoint.position : checkpoint.position + 40] = checkpoint.encode()
-    elif way == 1:
-        data[:] = mutate(chance, whole)
-    elif way == 2:  # behind the header
-        data[DISK_HEADER_BYTES:] = mutate(chance, whole[DISK_HEADER_BYTES:])
-    file = SectorDisk()
-    file.write(0, bytes(data))
-    try:
-        disk, contents = DiskJournal.read(file, chance.choice(boots))
-    except JournalUnreadable:
-        assert bytes(data[:DISK_HEADER_BYTES]) != whole[:DISK_HEADER_BYTES]
-        world.reached["file, unreadable"] += 1
-        return
-    assert contents.number <= which % 5
-    world.reached["file, stopped" if contents.fault else "file, whole"] += 1
-    JournalWriter.resume(disk, contents, 4, LIMITS).append(NamedValue("next", b""))
-    found = truth_of(contents.streams) | {"next": (b"",)}
-    assert truth_of(DiskJournal.read(file, boots[0])[1].streams) == found
-
-
 ACTS: dict[str, Callable[[JournalWorld, int, Random], None]] = {
     act.__name__: act
     for act in (
         *(admit, keep, place, credit, end, finish, delete, rebuild, say, speak),
-        *(drain, late, crash, spoil, expose, forge, store),
+        *(drain, late, crash, spoil, expose, forge),
     )
 }
 

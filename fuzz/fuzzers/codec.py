@@ -29,7 +29,7 @@ from ...transports.codec import (
 )
 from ...transports.control.handshake import HANDSHAKE_MESSAGES
 from ..drawing import draw_message, mutate
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 
 @attrs.frozen
@@ -81,12 +81,8 @@ class SpoiledPack:
 Event = Keep | Spoiled | SpoiledPack
 
 
-def draw(chance: Random, count: int) -> list[Event]:
-    """Messages, and frames that were one a moment ago."""
-    return [_draw_event(chance) for _ in range(count)]
-
-
 def _draw_event(chance: Random) -> Event:
+    """Messages, and frames that were one a moment ago."""
     message = _draw_any(chance)
     if chance.random() < 0.3:
         return Keep(message)
@@ -166,7 +162,7 @@ class _Forgetful(Codec):
 FUZZER = Fuzzer[Event, Codec](
     name="codec",
     invariant="a message comes back equal; other bytes are decoded or refused as malformed",
-    draw=draw,
+    draw=each(_draw_event),
     check=check,
     target=_CODEC,
     faults={

@@ -31,7 +31,7 @@ from ..doubles.served import (
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import HANDSHAKE
 from ..drawing import mutate
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 IN_FLIGHT = 60
 _CHAT = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true}'
@@ -57,11 +57,6 @@ class Connection:
 
     pieces: tuple[bytes, ...]
     ending: Ending
-
-
-def draw(chance: Random, count: int) -> list[Connection]:
-    """Good requests, most of them spoiled or cut off."""
-    return [draw_connection(chance) for _ in range(count)]
 
 
 def draw_connection(chance: Random) -> Connection:
@@ -162,7 +157,7 @@ async def _handle_bluntly(stream: trio.SocketStream, application: Application) -
 FUZZER = Fuzzer[Connection, Serve](
     name="connections",
     invariant="bytes of any kind, ended in any way: answered or refused by name, and nothing held",
-    draw=draw,
+    draw=each(draw_connection),
     check=check,
     target=serve_connections,
     faults={

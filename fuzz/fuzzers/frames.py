@@ -24,7 +24,7 @@ from ..doubles.websocket_frames import (
     FrameScript,
     draw_script,
 )
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 IN_FLIGHT = 10
 FRAMES_MAX = 300
@@ -47,12 +47,8 @@ class Talk:
     cut: int
 
 
-def draw(chance: Random, count: int) -> list[Talk]:
-    """Most are read to the end, so that it is known what became of them."""
-    return [_draw_talk(chance) for _ in range(count)]
-
-
 def _draw_talk(chance: Random) -> Talk:
+    """Most are read to the end, so that it is known what became of them."""
     script = draw_script(chance, FRAMES_MAX)
     ending = chance.choice((Ending.RESET, Ending.CLOSE, *[Ending.HALF] * 4))
     return Talk(script, ending, chance.randrange(200) if ending is Ending.RESET else 0)
@@ -132,7 +128,7 @@ def _with_a_byte_more(data: bytes) -> bytes:
 FUZZER = Fuzzer[Talk, Serve](
     name="frames",
     invariant="answers are whole events, a broken rule is closed with its code, nothing is held",
-    draw=draw,
+    draw=each(_draw_talk),
     check=check,
     target=serve_connections,
     faults={

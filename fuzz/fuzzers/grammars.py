@@ -24,7 +24,7 @@ from ...engine.model_config.config import load_model_limits
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, GrammarKind, StructuredOutputs
 from ..drawing import mutate, mutate_json
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 # This process's CPU time for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0
@@ -82,12 +82,8 @@ LARKS = (
 )
 
 
-def draw(chance: Random, count: int) -> list[Ask]:
+def draw_ask(chance: Random) -> Ask:
     """Forms as they should be, spoiled ones, and costly ones."""
-    return [_draw_one(chance) for _ in range(count)]
-
-
-def _draw_one(chance: Random) -> Ask:
     kind = chance.choice(list(GrammarKind))
     seed = chance.randrange(2**32)
     if chance.random() < 0.2:
@@ -279,7 +275,7 @@ def _compile_loose(wanted: StructuredOutputs) -> RequestGrammar:
 FUZZER = Fuzzer[Ask, GrammarHost](
     name="grammars",
     invariant="a form compiles or is refused by name, in bounded time, and masks tell the truth",
-    draw=draw,
+    draw=each(draw_ask),
     check=check,
     target=GrammarHost(_compile),
     faults={

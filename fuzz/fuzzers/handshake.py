@@ -20,7 +20,7 @@ from ...transports.control.handshake import (
     Ready,
     Refused,
 )
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 PID, ROLE = 100, "worker"
 BOOT_TIMEOUT_S = 10.0
@@ -34,12 +34,8 @@ class Wait:
     seconds: float
 
 
-def draw(chance: Random, count: int) -> list[object]:
-    """Mostly good messages, in any order; a HELLO is wrong now and then."""
-    return [_draw_event(chance) for _ in range(count)]
-
-
 def _draw_event(chance: Random) -> object:
+    """Mostly good messages, in any order; a HELLO is wrong now and then."""
     fraction = chance.choice((0.0, 0.5, 1.0, -1.0, 7.0, float("nan"), float("inf")))
     kinds: tuple[tuple[object, int], ...] = (
         (GOOD_HELLO, 5),
@@ -146,7 +142,7 @@ class _Forgetful(ParentSide):
 FUZZER = Fuzzer[object, type[ParentSide]](
     name="handshake",
     invariant="only the expected child moves a handshake on, step by step; all else is dropped",
-    draw=draw,
+    draw=each(_draw_event),
     check=check,
     target=ParentSide,
     faults={

@@ -32,20 +32,8 @@ from ..fuzzer import Fuzzer
 DRAWN = (
     *("admit", "admit", "place", "place", "place", "say", "say", "say", "speak", "credit", "drain"),
     *("keep", "keep"),
-    *(
-        "late",
-        "end",
-        "finish",
-        "delete",
-        "rebuild",
-        "rebuild",
-        "crash",
-        "spoil",
-        "spoil",
-        "expose",
-        "forge",
-        "store",
-    ),
+    *("late", "end", "finish", "delete", "rebuild", "rebuild", "crash"),
+    *("spoil", "spoil", "expose", "forge"),
 )
 
 
@@ -326,7 +314,6 @@ FUZZER = Fuzzer[Act, Parts](
             *("crash", "exposed", "forged", "freed", "lost a stream", "moved", "snapshot"),
             *("inexact", "late", "rebuild death", "refused admission"),
             *("spoiled, stopped", "spoiled, whole", "unreadable"),
-            *("file, stopped", "file, whole", "file, unreadable"),
         }
     ),
 )

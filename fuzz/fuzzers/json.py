@@ -27,7 +27,7 @@ from ..doubles.served import (
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import HANDSHAKE, TEXT, frame
 from ..drawing import mutate, mutate_json
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 from .frames import read_close_code
 
 IN_FLIGHT = 12
@@ -109,12 +109,8 @@ class Socket:
 Event = Post | Socket
 
 
-def draw(chance: Random, count: int) -> list[Event]:
-    """Valid bodies with a change or three, some of them with spoiled bytes on top."""
-    return [_draw_event(chance) for _ in range(count)]
-
-
 def _draw_event(chance: Random) -> Event:
+    """Valid bodies with a change or three, some of them with spoiled bytes on top."""
     if chance.random() < 0.25:
         drawn = [_spoil(chance, chance.choice(EVENTS)) for _ in range(chance.randint(1, 12))]
         return Socket(tuple(drawn))
@@ -185,7 +181,7 @@ class _Failing:
 FUZZER = Fuzzer[Event, Serve](
     name="json",
     invariant="each body or event gets an answer or a typed error, and nothing is held",
-    draw=draw,
+    draw=each(_draw_event),
     check=check,
     target=serve_connections,
     faults={

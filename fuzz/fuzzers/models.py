@@ -23,7 +23,7 @@ from ...runtime.config import RuntimeSettings
 from ...runtime.text.input_processor import InputProcessor
 from ..doubles.served import BUNDLED
 from ..drawing import TELLING_SIZES, mutate, mutate_json
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 HIDDEN, VOCABULARY, HEAD, MIDDLE, EXPERTS, EXPERT_MIDDLE = 16, 40, 8, 24, 3, 8
 SIZES: Mapping[str, Any] = {
@@ -168,12 +168,8 @@ class Folder:
     is_tokenizer: bool
 
 
-def draw(chance: Random, count: int) -> list[Folder]:
-    """A good folder with one file spoiled: its JSON, its bytes, its header, or its length."""
-    return [_draw_folder(chance) for _ in range(count)]
-
-
 def _draw_folder(chance: Random) -> Folder:
+    """A good folder with one file spoiled: its JSON, its bytes, its header, or its length."""
     if chance.random() < 0.15:
         return Folder(tuple(_spoil_tokenizer(chance).items()), is_tokenizer=True)
     family = chance.choice(FAMILIES)
@@ -329,7 +325,7 @@ _GOOD = Loaders(_load_model, _load_tokenizer)
 FUZZER = Fuzzer[Folder, Loaders](
     name="models",
     invariant="a folder loads or is refused by name, in bounded memory and within the folder",
-    draw=draw,
+    draw=each(_draw_folder),
     check=check,
     target=_GOOD,
     faults={

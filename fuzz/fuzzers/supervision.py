@@ -18,7 +18,7 @@ from ...nurseries.tasks.supervision_policy import (
     Restart,
     SupervisionPolicy,
 )
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, each
 
 MakePolicy = Callable[[], SupervisionPolicy]
 # The policy's own default; read here, so that a policy with another one is found out.
@@ -62,12 +62,8 @@ _SHARES = {
 }
 
 
-def draw(chance: Random, count: int) -> list[Event]:
-    """Exits in bursts, with pauses of all lengths between."""
-    return [_draw_event(chance) for _ in range(count)]
-
-
 def _draw_event(chance: Random) -> Event:
+    """Exits in bursts, with pauses of all lengths between."""
     child = chance.choice(CHILDREN)
     match chance.choice(("ready", "exit", "exit", "wait", "wait")):
         case "ready":
@@ -211,7 +207,7 @@ class _Lenient(SupervisionPolicy):
 FUZZER = Fuzzer[Event, MakePolicy](
     name="supervision",
     invariant="never more restarts in a period than allowed, each in time, none if hopeless",
-    draw=draw,
+    draw=each(_draw_event),
     check=check,
     target=_make(SupervisionPolicy),
     faults={

@@ -22,7 +22,8 @@ import trio
 from openai import APIConnectionError, APIStatusError, OpenAI
 
 from triolet.engine.structured_outputs import GrammarKind
-from triolet.fuzz.fuzzers.grammars import NUMBERS, Ask, draw
+from triolet.fuzz.fuzzer import each
+from triolet.fuzz.fuzzers.grammars import NUMBERS, Ask, draw_ask
 
 from ..end_to_end.server import Server, open_server
 from ..end_to_end.streams import SeenStream, body, read_sse
@@ -174,7 +175,7 @@ async def _send_all(
         for begin in range(0, options.forms, ROUND):
             count = min(ROUND, options.forms - begin)
             # Off the loop, which the streams beside need.
-            asks = await trio.to_thread.run_sync(draw, chance, count)
+            asks = await trio.to_thread.run_sync(each(draw_ask), chance, count)
             tasks = [partial(sender.send_form, ask, n) for n, ask in enumerate(asks, begin)]
             await _in_threads(tasks, options)
             say(f"{begin + count} forms: {len(report.violations)} violations")

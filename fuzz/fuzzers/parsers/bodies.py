@@ -28,7 +28,7 @@ from ....runtime.text.answer_format import AnswerFormat
 from ....runtime.text.reasoning import REASONING_MARKS
 from ....runtime.text.tool_formats import HERMES_FORMAT
 from ...drawing import mutate, mutate_json
-from ...fuzzer import Fuzzer
+from ...fuzzer import Fuzzer, each
 from ..grammars import KEYWORDS, SCHEMAS
 from ..json import BODIES, EVENTS, NAMES
 
@@ -139,12 +139,8 @@ class Readers:
     decode: Callable[[bytes], JsonObject] = decode_object
 
 
-def draw(chance: Random, count: int) -> list[Said]:
-    """Good ones with changes of structure, with texts that are no JSON, with spoiled bytes."""
-    return [_draw_said(chance) for _ in range(count)]
-
-
 def _draw_said(chance: Random) -> Said:
+    """Good ones with changes of structure, with texts that are no JSON, with spoiled bytes."""
     kind = chance.choice(list(KINDS))
     value = {k: v for k, v in chance.choice(KINDS[kind][1]).items() if v is not None}
     if kind in TOOLS and chance.random() < 0.3:
@@ -227,7 +223,7 @@ def _read_using_up(kind: str, value: JsonObject) -> object:
 FUZZER = Fuzzer[Said, Readers](
     name="bodies",
     invariant="JSON is refused by name, or says the same when it is written and read again",
-    draw=draw,
+    draw=each(_draw_said),
     check=check,
     target=Readers(_read_by_kind),
     faults={

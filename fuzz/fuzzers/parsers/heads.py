@@ -22,7 +22,7 @@ from ....api.http.request import (
 )
 from ....api.settings import HttpLimits
 from ...drawing import mutate
-from ...fuzzer import Fuzzer
+from ...fuzzer import Fuzzer, each
 from ..connections import GOOD
 
 HEAD_BYTES_MAX = HttpLimits().head_bytes_max
@@ -91,12 +91,8 @@ class HeadReader:
     take: Callable[[bytearray, int], Head | None]
 
 
-def draw(chance: Random, count: int) -> list[Bytes]:
-    """Draw one to three requests a time: good or spoiled ones, and lines at random."""
-    return [_draw_bytes(chance) for _ in range(count)]
-
-
 def _draw_bytes(chance: Random) -> Bytes:
+    """Draw one to three requests a time: good or spoiled ones, and lines at random."""
     data = b"".join(_draw_request(chance) for _ in range(chance.choice((1, 1, 2, 3))))
     if chance.random() < 0.25:
         data = mutate(chance, data)
@@ -269,7 +265,7 @@ def _take_hastily(buffer: bytearray, bytes_max: int) -> Head | None:
 FUZZER = Fuzzer[Bytes, HeadReader](
     name="heads",
     invariant="however bytes are cut, the same requests are read, and the same refused by name",
-    draw=draw,
+    draw=each(_draw_bytes),
     check=check,
     target=HeadReader(take_head),
     faults={

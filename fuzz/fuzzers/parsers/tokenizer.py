@@ -25,7 +25,7 @@ from ....runtime.text.text_slices import KNOWN_SPLITS
 from ....runtime.text.tokenizer import Tokenizer
 from ...doubles.served import BUNDLED
 from ...drawing import mutate_json
-from ...fuzzer import Fuzzer
+from ...fuzzer import Fuzzer, each
 from ..templates import MESSAGES
 
 # This process's time, whatever the size, and for each character or id.
@@ -142,12 +142,8 @@ def _sentencepiece() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(chance: Random, count: int) -> list[Event]:
-    """Texts of pieces and of random characters, runs, ids in and out of range, conversations."""
-    return [_draw_event(chance) for _ in range(count)]
-
-
 def _draw_event(chance: Random) -> Event:
+    """Texts of pieces and of random characters, runs, ids in and out of range, conversations."""
     which = chance.random()
     if which < 0.05:
         return Chat(mutate_json(chance, MESSAGES))
@@ -289,7 +285,7 @@ def _decode_stripped(tokenizer: Tokenizer, ids: list[int]) -> str:
 FUZZER = Fuzzer[Event, TokenizerHost](
     name="tokenizer",
     invariant="texts become ids, ids become texts, in slices as at once, or are refused by name",
-    draw=draw,
+    draw=each(_draw_event),
     check=check,
     target=TokenizerHost(_encode, _decode),
     faults={

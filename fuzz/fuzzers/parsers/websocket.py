@@ -32,7 +32,7 @@ from ...doubles.websocket_frames import (
     frame,
 )
 from ...drawing import mutate
-from ...fuzzer import Fuzzer
+from ...fuzzer import Fuzzer, each
 
 ODD_SHARE = 0.08
 OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG, 3, 7, 11, 15)
@@ -67,12 +67,8 @@ class GuardHost:
     make: Callable[[SocketLimits], FrameGuard]
 
 
-def draw(chance: Random, count: int) -> list[Frames]:
-    """Frames put together at random, spoiled ones, and rules broken on purpose."""
-    return [_draw_frames(chance) for _ in range(count)]
-
-
 def _draw_frames(chance: Random) -> Frames:
+    """Frames put together at random, spoiled ones, and rules broken on purpose."""
     code = None
     frames = [each for _ in range(chance.randrange(4)) for each in _draw_message(chance)]
     if chance.random() < 0.2:
@@ -173,7 +169,7 @@ class _Lenient(FrameGuard):
 FUZZER = Fuzzer[Frames, GuardHost](
     name="websocket",
     invariant="however frames are cut, one verdict, the right one, and wsproto has no other",
-    draw=draw,
+    draw=each(_draw_frames),
     check=check,
     target=GuardHost(FrameGuard),
     faults={
