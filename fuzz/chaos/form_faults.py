@@ -7,6 +7,7 @@ a bomb it is refused, and those beside it are answered.
 
 import contextlib
 import math
+from typing import Any
 
 import trio
 
@@ -113,23 +114,23 @@ async def _copies(runner: FaultRunner, rank: int) -> set[int]:
 
 
 async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) -> StreamHistory:
-    """Ask with a new form; again where a busy machine takes too long to check it."""
-    history = await _ask_once(runner, fault, who, burden)
-    attempts = BURNS_MAX if burden is FormBurden.BURN else math.inf if runner.patience > 1 else 1
-    while history.code == NO_FORMS and attempts > 1:
-        history, attempts = await _ask_once(runner, fault, who, burden), attempts - 1
-    return history
-
-
-async def _ask_once(
-    runner: FaultRunner, fault: Fault, who: str, burden: FormBurden
-) -> StreamHistory:
-    """One request with a new form, on a connection that is not opened again."""
-    number = fault.number + len(who)
-    script = FORMED[number % len(FORMED)]
+    """Ask with a new form, and with the same again where a busy machine is late to check it."""
     name = f"form {who} of fault {fault.number} ({fault.kind} {fault.place})"
-    history = start_history(name, script, fault.transport, key=runner.key)
+    script = FORMED[(fault.number + len(who)) % len(FORMED)]
     body = script.body(f"{trio.current_time()} {name} {burden}")
+    left = math.inf if runner.patience > 1 else BURNS_MAX if burden is FormBurden.BURN else 1
+    while True:
+        history = start_history(name, script, fault.transport, key=runner.key)
+        await _read_once(runner, fault, body, history)
+        left -= 1
+        if history.code != NO_FORMS or left < 1:
+            return history
+
+
+async def _read_once(
+    runner: FaultRunner, fault: Fault, body: dict[str, Any], history: StreamHistory
+) -> None:
+    """Ask once, on a connection that is not opened again."""
     with trio.move_on_after(STREAM_DEADLINE_S * runner.patience):
         try:
             async with runner.open(fault) as connection:
@@ -138,4 +139,3 @@ async def _ask_once(
         except Lost as lost:
             history.lose(str(lost), trio.current_time())
     history.give_up(trio.current_time())
-    return history
