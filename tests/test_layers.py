@@ -51,8 +51,8 @@ ROOMS = {
         "websocket", "serving", "frontend_home", "frontend_process",
     ],
     "fuzz": [
-        "drawing", "fuzzer", "contained", "observers", "other_process", "server_process", "doubles", "chaos",
-        "kv_accounting", "simulator",
+        "drawing", "fuzzer", "contained", "observers", "other_process", "server_process",
+        "doubles", "chaos", "kv_accounting", "simulator",
         "fuzzers", "__main__",
     ],
     "bench": [
