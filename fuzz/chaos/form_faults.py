@@ -33,9 +33,9 @@ from .served_run import epochs_of, serving
 ASKERS_MIN, ASKERS_MAX = 3, 6
 # A check that was seen twice lingers; others are over by then.
 LOOKS_S = 0.1
-# A form that burns the processor is refused after ten seconds of it, at low priority: beside others
-# that is more than the half minute for which a check is waited for.
-BURNS_MAX = 5
+# A bomb is refused after two checks, of up to five seconds of a processor each, at low priority:
+# beside other programs these are more than the half minute for which a check is waited for.
+BOMBS_MAX = 5
 
 
 async def run_form_fault(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -> None:
@@ -118,7 +118,8 @@ async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) 
     name = f"form {who} of fault {fault.number} ({fault.kind} {fault.place})"
     script = FORMED[(fault.number + len(who)) % len(FORMED)]
     body = script.body(f"{trio.current_time()} {name} {burden}")
-    left = math.inf if runner.patience > 1 else BURNS_MAX if burden is FormBurden.BURN else 1
+    asked_max = 1 if burden is FormBurden.LINGER else BOMBS_MAX
+    left = math.inf if runner.patience > 1 else asked_max
     while True:
         history = start_history(name, script, fault.transport, key=runner.key)
         await _read_once(runner, fault, body, history)
