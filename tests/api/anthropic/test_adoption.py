@@ -10,12 +10,11 @@ from triolet.api.anthropic.messages_request import read_messages_request
 from triolet.api.application import Application
 from triolet.api.completions.order import CompletionOrder
 from triolet.api.completions.service import Reader
-from triolet.api.http.access import ANONYMOUS
 from triolet.api.streams.adoption import LONG_TOKENS
 from triolet.api.streams.claims import HEADER_NAME
 
 from ..fakes import Answer, open_client
-from ..lives import asking, open_lives, reading_first, whole_again
+from ..lives import asking, open_lives, reading_first
 from .events import events_of, message_of
 
 TOKENS = 40
@@ -121,22 +120,6 @@ async def test_one_with_a_key_is_answered_by_the_next_life(
         assert same_for_all(message) == same_for_all(wanted)
 
 
-async def test_a_whole_one_is_made_by_the_next_life(null_folder: pathlib.Path) -> None:
-    async with (
-        open_lives(null_folder) as lives,
-        lives.first() as before,
-        asking(post, before, WHOLE) as client,
-    ):
-        message_id = await begun(before)
-        async with lives.next() as after:
-            client.cancel("its frontend died")
-            with trio.fail_after(20):
-                async with whole_again(after.completions, message_id, ANONYMOUS) as completion:
-                    answer = completion.whole()
-                    assert answer["id"] == message_id
-                    assert answer["stop_reason"] == "max_tokens"
-
-
 async def test_one_is_read_on_behind_any_event_in_this_life_and_the_next(
     null_folder: pathlib.Path,
 ) -> None:
@@ -161,18 +144,3 @@ async def test_one_is_read_on_behind_any_event_in_this_life_and_the_next(
         await check(before)
         async with lives.next() as after:
             await check(after)
-
-
-async def test_one_that_is_kept_waits_for_its_reader(null_folder: pathlib.Path) -> None:
-    body = {**STREAM, "runtime": {**BODY["runtime"], "keep_s": 30}}
-    async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as application:
-        (undisturbed,) = await post(application, body)
-        async with asking(post, application, body) as client:
-            message_id = await begun(application)
-            client.cancel("its client lost the connection")
-        async with open_client(application) as client:
-            answer = await client.request("GET", f"/v1/messages/{message_id}/stream")
-    message, wanted = [message_of(events_of(each.body)) for each in (answer, undisturbed)]
-    for each in (message, wanted):
-        del each["usage"]
-    assert same_for_all(message) == same_for_all(wanted)

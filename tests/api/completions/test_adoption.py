@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 import trio
@@ -302,29 +301,6 @@ async def test_one_that_no_engine_went_on_with_is_no_answer(null_folder: pathlib
         async with lives.next() as after:
             assert not after.completions.store._running
             assert not len(after.completions.store.ended)
-
-
-async def test_one_with_a_key_that_cannot_be_read_again_is_a_conflict(
-    null_folder: pathlib.Path,
-) -> None:
-    body = BODIES["chat"]
-    async with (
-        open_lives(null_folder, window_tokens=8) as lives,
-        lives.first() as before,
-        asking(post, before, body, "k") as client,
-    ):
-        with trio.fail_after(20):
-            while not before.completions.store._running:
-                await trio.lowlevel.checkpoint()
-        (stream,) = journal_of(lives).streams()
-        stream._admission = attrs.evolve(stream.admission, body=b'{"values": {}}')
-        journal_of(lives).writer.append(stream.snapshot())
-        async with lives.next() as after, lives.next() as later:
-            client.cancel("its frontend died")
-            for application in (after, later):
-                (answer,) = await post(application, body, "k")
-                assert (answer.status, answer.error["code"]) == (409, "idempotency_answer_lost")
-            assert added(lives) == 1
 
 
 # ---- what the machine lost

@@ -1,6 +1,5 @@
-"""Life of one response: its task from admission to end, wake-ups of readers, what leaving does."""
+"""Life of one response: what its generator is asked, and how it ends."""
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,60 +9,18 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.errors import ApiError
 from triolet.api.openai.response_events import Status
 from triolet.api.responses.record_reader import RecordReader
-from triolet.api.responses.response import Response, ResponseReader
+from triolet.api.responses.response import Response
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.engine.request_options import RequestOptions
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.errors import NoEngine
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.output_collector import OutputCollector
-from triolet.runtime.text.outputs import GenerationOutput
 
 from ..fakes import Fail, FakeFlow, FakeGenerator, Say, make_collector
-from ..records import COMPLETED, make_live, make_store, say, taken
-
-KEEP = {"runtime": {"keep_s": 30}}
-
-
-def text_of(reader: ResponseReader) -> str:
-    return "".join([str(event.get("delta", "")) for event in taken(reader)])
-
-
-async def test_readers_wait_by_themselves_or_are_woken() -> None:
-    response = make_live()
-    woken: list[ResponseReader] = []
-    with response.reading(3) as one, response.reading(3, wake=woken.append) as other:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.wait_ready)
-            await trio.testing.wait_all_tasks_blocked()
-            say(response.record, "a")
-            response.wake_readers()
-        assert woken == [other]
-        assert (text_of(one), text_of(other)) == ("a", "a")
-        response.end(COMPLETED)
-        assert woken == [other] * 2
-        taken(one)
-        assert (one.done.is_set(), other.done.is_set()) == (True, False)
-        await one.wait_ready()
-
-
-@pytest.mark.parametrize("values", [{"background": True}, KEEP])
-async def test_some_outlive_their_readers(
-    values: dict[str, Any], autojump_clock: trio.testing.MockClock
-) -> None:
-    response = make_live(**values)
-    with response.reading():
-        pass
-    assert not response.scope.cancel_called
-    assert response.scope.deadline == (math.inf if "background" in values else 30)
-    await trio.sleep(20)
-    with response.reading():
-        assert response.scope.deadline == math.inf
-    assert response.scope.deadline == (math.inf if "background" in values else 50)
+from ..records import make_live, make_store, taken
 
 
 async def test_a_deadline_comes_before_the_end_of_keeping(
@@ -84,18 +41,11 @@ class Feed(FakeGenerator):
     """A generator whose one stream is fed by the test."""
 
     collector: OutputCollector = attrs.field(factory=make_collector)
-    count: int = 0
 
     @asynccontextmanager
     async def generate(self, *_: Any, **__: Any) -> AsyncIterator[GenerationStream]:
         await trio.lowlevel.checkpoint()
         yield GenerationStream("r", [1], [FakeFlow(self.collector, self)])
-
-    def put(self, text: str, finish_reason: FinishReason | None = None) -> None:
-        self.count += 1
-        output = GenerationOutput(text, [7], self.count, finish_reason=finish_reason)
-        self.collector.token_ids.append(7)
-        self.collector.put(output)
 
 
 @asynccontextmanager
@@ -107,25 +57,6 @@ async def running(response: Response) -> AsyncIterator[Feed]:
             await trio.testing.wait_all_tasks_blocked()
             yield feed
             response.cancel("the test is over")
-
-
-async def test_the_first_that_takes_pulls_and_readers_are_woken_once() -> None:
-    response = make_live()
-    woken: list[ResponseReader] = []
-    with response.reading(3, woken.append) as one, response.reading(3, woken.append) as other:
-        async with running(response) as feed:
-            for _ in range(5):
-                feed.put("x")
-            assert (woken, response.record.text) == ([one, other], "")
-            assert (one.is_ready, other.is_ready) == (True, True)
-            assert (text_of(one), response.record.text) == ("xxxxx", "xxxxx")
-            assert (one.is_ready, other.is_ready) == (False, True)
-            assert text_of(other) == "xxxxx"
-            feed.put("y")
-            assert woken == [one, other] * 2
-            feed.put("z", FinishReason.STOP)
-            assert response.record.text == "xxxxxyz"
-            assert response.has_ended
 
 
 async def test_credit_granted_before_the_request_is_not_lost() -> None:
@@ -186,14 +117,6 @@ async def test_without_output_the_prompt_alone_is_computed() -> None:
     assert (call.params, call.streaming) == (expected, False)
     assert status_of(response) == (Status.COMPLETED, None)
     assert (response.record.text, response.record.token_count) == ("", 0)
-
-
-async def test_refused_before_it_is_known() -> None:
-    store, response = make_store(), make_live(generator=FakeGenerator(refuse=NoEngine()))
-    with pytest.raises(ApiError) as caught:
-        await response.run(store)
-    assert caught.value.status == 503
-    assert (store.active, store.kept) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ import trio.testing
 from triolet.api.access_log import Generated
 from triolet.api.errors import ApiError
 from triolet.api.streams.foreign import StreamBatch
-from triolet.api.streams.served_stream import BATCH_WAIT_S, READERS_MAX, Admit, Order, ServedStream
+from triolet.api.streams.served_stream import (
+    BATCH_WAIT_S,
+    READERS_MAX,
+    Admit,
+    Order,
+    ServedStream,
+    Wake,
+)
 from triolet.api.streams.stream_reader import StreamReader
 from triolet.runtime.errors import NoEngine
 
@@ -103,8 +110,10 @@ class Tally(ServedStream[TallyReader]):
         self.ending = "well"
         self._note_end()
 
-    def reading(self, position: int | None = None, *_: Any, **__: Any) -> Any:
-        return self._attached(TallyReader(self, Place(self, position or 0)))
+    def reading(
+        self, position: int | None = None, wake: Wake | None = None, *, is_client: bool = True
+    ) -> Any:
+        return self._attached(TallyReader(self, Place(self, position or 0), wake))
 
     def batch_parts(self, reader: TallyReader) -> list[int]:
         return [reader.take(2)]
@@ -170,15 +179,22 @@ async def test_one_whose_time_is_over_before_its_admission_is_known_by_its_end()
 
 
 async def test_readers_are_woken_once_and_the_first_that_takes_pulls_for_all() -> None:
-    tally = Tally()
-    with tally.reading() as one, tally.reading() as other:
+    tally, woken = Tally(), list[TallyReader]()
+    with tally.reading() as one, tally.reading(wake=woken.append) as other:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.wait_ready)
             await trio.testing.wait_all_tasks_blocked()
             tally.put(2)
             tally.put(3)
         assert (tally.pulled, one.is_ready, other.is_ready) == (0, True, True)
+        assert woken == [other]
         assert (one.take(), other.take()) == (5, 5)
+        tally.put()
+        tally.put(is_end=True)
+        assert woken == [other] * 3
+        tally.end()
+        assert (one.take(), one.done.is_set(), other.done.is_set()) == (2, True, False)
+        await one.wait_ready()
 
 
 async def test_the_end_is_pulled_whatever_readers_do() -> None:
