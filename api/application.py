@@ -17,7 +17,6 @@ import trio
 
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.changes import Changes
-from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.adoption import AdoptedStream
 from ..runtime.frontend.generation import Generator
 from ..runtime.hands import Hands
@@ -82,6 +81,8 @@ class Application:
     calls: SocketCalls = SOCKET_CALLS
     # Names contents while they are parsed, for the case that this process dies of one.
     hands: Hands = attrs.field(factory=Hands)
+    # Notified when a connection or a request came or went, or a count may have changed.
+    changes: Changes = attrs.field(factory=Changes)
     # {rank: why} of this server's frontends that are given up.
     failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
@@ -103,8 +104,6 @@ class Application:
     # In which the model answers: reasoning, calls of tools, text.
     answer_format: AnswerFormat = attrs.field(init=False)
 
-    # Called whenever a connection came or went.
-    on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     # When requests in flight are cut, by trio's clock; set once the drain has begun. Those of one
     # that hands over are not cut here: its process is ended then.
     drain_deadline: float | None = attrs.field(default=None, init=False)
@@ -147,7 +146,7 @@ class Application:
         )
         self.responses = ResponseService(self.streams)
         self.completions = CompletionService(self.streams)
-        self.totals = Totals(self.generator, self.counters)
+        self.totals = Totals(self.generator, self.counters, self.changes)
         self.metrics = Metrics(self.generator, self.totals, settings.vllm_metrics)
         self.keep_alive = KeepAlive(settings.sse_keep_alive_s)
         self.access_log = AccessLog(settings.access_log)
@@ -200,12 +199,12 @@ class Application:
         """A connection with this slot, if it has one, is closed here."""
         if self.slots is not None and slot != NO_SLOT:
             self.slots.on_ended(slot)
-            self.on_load()
+            self.changes.notify()
 
     def count_refused(self) -> None:
         """A connection was refused at a limit."""
         self.counters.connections_refused += 1
-        self.on_load()
+        self.changes.notify()
 
     def check_accepting(self) -> None:
         """Raise `ApiError` 503 when draining; the caller is about to start work."""
@@ -265,7 +264,7 @@ class Application:
         """
         self.counters.connections += 1
         self.counters.connections_active += 1
-        self.on_load()
+        self.changes.notify()
         with trio.CancelScope() as scope:
             self._connections[scope] = stream
             self._by_address[address] += 1
@@ -277,7 +276,7 @@ class Application:
                 if not self._by_address[address]:
                     del self._by_address[address]
                 self.counters.connections_active -= 1
-                self.on_load()
+                self.changes.notify()
                 self._note_change()
 
     @contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 import attrs
 import trio
 
+from ..nurseries.tasks.changes import Changes
+from ..nurseries.tasks.parking import Doorbell
 from ..nurseries.tasks.service import open_service
 from ..runtime.config import JournalSettings
 from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
@@ -89,19 +91,24 @@ async def open_frontend_home(
     foreign: ForeignStreams,
     root: RootCalls,
     viewers: Viewers,
+    changes: Changes,
 ) -> AsyncIterator[FrontendHome]:
     """The home of this process, with its descriptors by name, which the caller owns.
 
-    Engines hear of it when the root lists its endpoints.
+    Engines hear of it when the root lists its endpoints. `changes` are
+    notified of what comes and goes.
     """
     runtime, me = settings.runtime, Peer("frontend", init.rank, init.epoch)
     async with open_frontend_hub(init.run_id, me) as channel:
         frontend = make_frontend(
-            Frontend, runtime, channel, inputs, term=init.epoch, rank=init.rank
+            *(Frontend, runtime, channel, inputs),
+            term=init.epoch,
+            rank=init.rank,
+            on_load=changes.notify,
         )
-        url, tracer = settings.serve.otlp_endpoint, None
-        if url:
-            tracer = make_tracer()
+        url, has_spans = settings.serve.otlp_endpoint, Doorbell()
+        tracer = make_tracer(url, has_spans.ring)
+        if tracer is not None:
             frontend.client.ledger.begin_trace = tracer.begin
         opening = _open_journal(fds.get("journal"), init.epoch, runtime.journal)
         with ExitStack() as owned:
@@ -118,10 +125,13 @@ async def open_frontend_home(
                     journal_fault=fault,
                     slots=_enter_slots(owned, fds.get("connections"), ended),
                     hands=inputs.hands,
+                    changes=changes,
                 )
                 async with (
                     application.totals.open_page(fds.get("counters"), init.rank),
-                    open_span_export(tracer, url, os.environ, application.counters),
+                    open_span_export(
+                        *(tracer, has_spans, url, os.environ), counters=application.counters
+                    ),
                     open_frontend_services(channel, frontend.client),
                     open_service(
                         partial(run_adopted_forms, frontend.client, inputs.forms),

@@ -25,7 +25,6 @@ from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess
 from ..nurseries.tasks.background import start_background_task_soon, waiting_for
 from ..nurseries.tasks.changes import Changes
-from ..nurseries.tasks.parking import Doorbell
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..runtime.forms.form_client import FormClient
@@ -88,7 +87,8 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
             open_table(fds.get("progress")) as table,
             ExitStack() as owned,
         ):
-            hands = make_hands(table)
+            changes = Changes()
+            hands = make_hands(table, changes.notify)
             hands.handle_doubted(init.doubted)
             inputs = attrs.evolve(inputs, forms=forms, hands=hands)  # forked with what is shared
             owned.callback(close_fds, handshake.fds)
@@ -98,6 +98,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
                 foreign=ForeignStreams(init.rank, count, init.epoch, send),
                 root=RootCalls(send),
                 viewers=Viewers(send),
+                changes=changes,
             )
             async with opening as home:
                 input_endpoint, output_endpoint = home.endpoints
@@ -113,18 +114,14 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
 class LoadReports:
     """Reports to the root how busy this frontend is: on change and never otherwise.
 
-    `look` takes the counts of this moment, `send` takes a report to the root. A burst of changes is
-    one report, so an idle frontend sleeps.
+    `look` takes the counts of this moment, `send` takes a report to the root, `changes` are of
+    anything. A burst of them is one report, so an idle frontend sleeps.
     """
 
     look: Callable[[], FrontendLoad]
     send: Callable[[FrontendLoad], Awaitable[None]]
+    changes: Changes
     period_s: float = LOAD_PERIOD_S
-    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
-
-    def changed(self) -> None:
-        """A count may have changed. Cheap, and harmless when none has."""
-        self._changed.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
@@ -134,13 +131,13 @@ class LoadReports:
         task_status.started()
         sent: FrontendLoad | None = None
         while True:
-            load = self.look()
+            change, load = self.changes.next, self.look()
             if load.ended or load.passed or load != sent:
                 await self.send(load)
                 sent = load
                 await trio.sleep(self.period_s)
             with waiting_for("changes of the load"):
-                await self._changed.wait()
+                await change.wait()
 
     async def watch(
         self,
@@ -152,7 +149,7 @@ class LoadReports:
         """Background task: report whenever there are `changes`, and at once."""
         task_status.started()
         while True:
-            self.changed()
+            self.changes.notify()
             with waiting_for(f"changes of {what}"):
                 await changes.wait()
 
@@ -173,13 +170,13 @@ class FrontendProcess:
     _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reports = LoadReports(self.load, self.control.send, self.load_period_s)
-        self.home.application.hands.on_passed = self._reports.changed
+        self._reports = LoadReports(
+            *(self.load, self.control.send, self.home.application.changes, self.load_period_s)
+        )
         self._watched = WatchedProcess(
             WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),
             self.control.send,
         )
-        self.home.application.on_load = self.home.frontend.on_load = self._handle_change
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled.
@@ -216,10 +213,6 @@ class FrontendProcess:
                 self.settle()
                 home.source.resume()
                 await trio.sleep_forever()
-
-    def _handle_change(self) -> None:
-        self._reports.changed()
-        self.home.application.totals.changed()
 
     def load(self) -> FrontendLoad:
         """Load by which the root balances.
@@ -270,7 +263,7 @@ class FrontendProcess:
                     pass  # its descriptor was lost on the way: the other end sees that
                 case EngineMembership():
                     self.home.frontend.client.apply_membership(message)
-                    self._handle_change()
+                    self.home.application.changes.notify()
                 case FrontendStates(failed=failed):
                     self.home.application.failed_frontends = failed
                     self.home.application.metrics.frontend_restarts = message.restarts
@@ -319,7 +312,7 @@ class FrontendProcess:
         if not fds:  # no room for its descriptor, here or at the root: its client sees the end
             self._lost += 1
             application.handle_closed(passed.slot)
-            self._reports.changed()
+            application.changes.notify()
             return
         connection = socket.socket(fileno=fds[0])
         if not self.home.source.put_nowait(

@@ -8,7 +8,7 @@ its exporter is a thread without an owner, and there is little for it to do here
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -36,29 +36,30 @@ _SERVER, _INTERNAL, _OK, _ERROR = 2, 1, 1, 2
 _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
 
-def make_tracer() -> Tracer:
-    """Make a tracer that draws ids from the operating system."""
-    return Tracer(random.SystemRandom())
+def make_tracer(url: str, on_spans: Callable[[], None]) -> Tracer | None:
+    """Make a tracer that draws ids from the operating system; None where no url takes spans."""
+    return Tracer(random.SystemRandom(), on_spans) if url else None
 
 
 @asynccontextmanager
 async def open_span_export(
     tracer: Tracer | None,
+    has_spans: Doorbell,
     url: str,
     environ: Mapping[str, str],
-    counters: ApiCounters,
     *,
+    counters: ApiCounters,
     last_s: float = LAST_S,
 ) -> AsyncIterator[None]:
-    """Send spans there for the body of the block, and those that are left then. Without a tracer
-    nothing is done.
+    """Send spans there for the body of the block, and those that are left then; the tracer rings
+    `has_spans`. Without a tracer nothing is done.
 
     Raises `ServiceEnded` if the task ends.
     """
     if tracer is None:
         yield
         return
-    exporter = SpanExporter(tracer, url, environ, counters, last_s)
+    exporter = SpanExporter(tracer, has_spans, url, environ, counters, last_s)
     async with open_service(exporter.run, name="traces"):
         yield
 
@@ -68,11 +69,11 @@ class SpanExporter:
     """Exporter of a home's spans. `environ` has the standard variables of OpenTelemetry."""
 
     tracer: Tracer
+    has_spans: Doorbell
     url: str
     environ: Mapping[str, str]
     counters: ApiCounters
     last_s: float
-    _has_spans: Doorbell = attrs.field(factory=Doorbell, init=False)
     # Set when it was logged that the collector takes nothing.
     _is_failing: bool = attrs.field(default=False, init=False)
 
@@ -82,27 +83,21 @@ class SpanExporter:
 
         headers = {"content-type": "application/json", **headers_of(self.environ)}
         async with AsyncClient(headers=headers, timeout=POST_TIMEOUT_S, trust_env=False) as client:
-            self.tracer.on_spans = self._wake
-            self._wake()  # there may be some already
             task_status.started()
             try:
                 while True:
                     with waiting_for("spans that have ended"):
-                        await self._has_spans.wait()
+                        await self.has_spans.wait()
                     with waiting_for("more spans, to send them together"):
                         await trio.sleep(PERIOD_S)
                     await self._send_all(client)
             finally:
-                self.tracer.on_spans = lambda: None
                 with trio.move_on_after(self.last_s, shield=True):
                     await self._send_all(client)
                 self.counters.spans_dropped += len(self.tracer.take(SPANS_MAX))
 
-    def _wake(self) -> None:
-        self._has_spans.ring()
-
     async def _send_all(self, client: Any) -> None:
-        self._has_spans.clear()
+        self.has_spans.clear()
         while spans := self.tracer.take(BATCH_MAX):
             await self._send(client, spans)
         self.counters.spans_dropped += self.tracer.dropped

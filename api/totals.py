@@ -15,7 +15,7 @@ import trio
 from ..nurseries.processes.counter_page import CounterPage, open_counter_page
 from ..nurseries.processes.counter_slot import Name
 from ..nurseries.tasks.background import waiting_for
-from ..nurseries.tasks.parking import Doorbell
+from ..nurseries.tasks.changes import Changes
 from ..nurseries.tasks.service import open_service
 from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
@@ -31,16 +31,13 @@ class Totals:
 
     generator: Generator
     counters: ApiCounters
+    # Notified when a count may have changed.
+    changes: Changes = attrs.field(factory=Changes)
     _page: CounterPage | None = attrs.field(default=None, init=False)
-    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def is_first(self) -> bool:
         """Whether this is the one frontend of all that says what is said once."""
         return self._page is None or self._page.is_first
-
-    def changed(self) -> None:
-        """A count may have changed, in flight or not. Cheap, and harmless when none has."""
-        self._changed.ring()
 
     def look(self, own: FrontendStatistics | None = None) -> FrontendCounts:
         """The sum over all frontends, with our counts of this moment (`own`, if they are known)."""
@@ -79,10 +76,10 @@ class Totals:
         """
         task_status.started()
         while True:
-            numbers = self._numbers()
+            change, numbers = self.changes.next, self._numbers()
             is_new = page.publish(numbers)
             if is_new or counts_of(numbers).runtime.requests_active:
                 await trio.sleep(PERIOD_S)
                 continue
             with waiting_for("changes of the counters"):
-                await self._changed.wait()
+                await change.wait()

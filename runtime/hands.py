@@ -81,9 +81,10 @@ class Hands:
     """Contents that one process has in hand. `memory` is its table; None names nothing."""
 
     memory: memoryview | None = None
+    # Called when `passed` has one more.
+    on_passed: Callable[[], None] = lambda: None
     # Suspects that were in hand to the end, until they are reported; each is one of `_suspects`.
-    passed: list[bytes] = attrs.field(factory=list)
-    on_passed: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    passed: list[bytes] = attrs.field(factory=list, init=False)
     # {place: what is in hand there}, and places where nothing is.
     _held: dict[int, bytes] = attrs.field(factory=dict, init=False)
     _free: list[int] = attrs.field(factory=lambda: list(range(PLACES)), init=False)

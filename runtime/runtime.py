@@ -12,7 +12,7 @@ import math
 import pathlib
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar, Unpack, cast
@@ -50,7 +50,7 @@ from .fleet.form_fleet import FormFleet
 from .fleet.membership import FrontendDirectory
 from .fleet.platform import check_platform
 from .forms.form_client import FormClient
-from .frontend.admission import Admission, Ticket
+from .frontend.admission import Admission, Ticket, ignore_load
 from .frontend.client_tasks import run_output_handler, run_replay_deadlines
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
@@ -326,10 +326,12 @@ def make_frontend(
     term: int,
     rank: int = 0,
     chance: random.Random | None = None,
+    on_load: Callable[[], None] = ignore_load,
 ) -> AnyFrontend:
     """The machines of one frontend, put together; nothing runs yet.
 
-    `term` is that of its home. `chance` draws seeds and delays, which are no secrets.
+    `term` is that of its home. `chance` draws seeds and delays, which are no secrets. `on_load` is
+    called whenever a request came or went.
     """
     chance = chance or random.Random()
     client = CoreClient(
@@ -339,7 +341,7 @@ def make_frontend(
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name
     target_s = settings.wait_target_s
-    admission = Admission(settings.admission, chance, trio.current_time, target_s)
+    admission = Admission(settings.admission, chance, trio.current_time, target_s, on_load)
     return kind(settings, client, inputs, admission, name)
 
 

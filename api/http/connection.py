@@ -60,8 +60,6 @@ class HttpConnection:
     is_gone: bool = attrs.field(default=False, init=False)
     # Headers that every answer to the present request carries.
     standing_headers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
-    # How the protocol of the present request writes an error.
-    error_body: Callable[[ApiError], JsonObject] = attrs.field(default=ApiError.body, init=False)
     # The access log's entry of the present request.
     access: AccessEntry = attrs.field(factory=AccessEntry, init=False)
     # A successor's task for the present request; another object after each event.
@@ -104,7 +102,6 @@ class HttpConnection:
         Raises `ApiError` (400, 408, 431, 501…), after which only an answer may follow.
         """
         self.request, self.status, self.route, self.standing_headers = None, 0, "-", []
-        self.error_body = ApiError.body
         try:
             if await self._take_head() or await self._receive_head():
                 self.access = AccessEntry(trio.current_time())
@@ -270,10 +267,10 @@ class HttpConnection:
         """Send one whole answer as JSON."""
         await self.answer(status, msgspec.json.encode(value), headers=headers)
 
-    async def answer_error(self, error: ApiError) -> None:
-        """Send the error object with its status and `Retry-After`."""
+    async def answer_error(self, error: ApiError, body: JsonObject | None = None) -> None:
+        """Send the error object, or this body, with its status and `Retry-After`."""
         self.access.error = error.code
-        await self.answer_json(error.status, self.error_body(error), error.headers())
+        await self.answer_json(error.status, body or error.body(), error.headers())
 
     async def start_events(self) -> None:
         """Begin a stream of server-sent events; one that a life before began goes on."""

@@ -5,11 +5,9 @@ completion is above its connection, whose client is its first reader (`completio
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ...engine.errors import EngineError
-from ..anthropic.error_object import error_object
 from ..anthropic.messages_request import (
     MESSAGES_KIND,
     read_count_request,
@@ -96,11 +94,10 @@ async def count_message_tokens(call: Call) -> None:
 
 
 def speak_messages(connection: HttpConnection) -> None:
-    """Let the answer to the present request be one of this protocol, whatever fails."""
+    """Let the answer to the present request have this protocol's header, whatever fails."""
     request_id = dict(connection.standing_headers).get("x-request-id")
     if request_id is not None:
         connection.standing_headers.append(("request-id", request_id))
-    connection.error_body = partial(error_object, request_id=request_id)
 
 
 async def _create(call: Call, read: Callable[..., ChatRequest]) -> None:

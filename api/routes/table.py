@@ -7,6 +7,7 @@ right key.
 
 import attrs
 
+from ..anthropic.error_object import error_object
 from ..anthropic.messages_request import COUNT_TOKENS, MESSAGES_BODY
 from ..application import Application, Call
 from ..errors import ApiError
@@ -121,6 +122,13 @@ def _search(path: str, method: str) -> Match:
     found = [pair for pair in matching if pair[0].method == method]
     route, value = found[0] if found else (None, "")
     return Match(route, value, (*allowed, "OPTIONS"))
+
+
+def error_body(request: HttpRequest, error: ApiError, request_id: str) -> JsonObject:
+    """Body of an error in the protocol that this request speaks."""
+    if request.path.startswith(MESSAGES_PATH) and not request.asks_for_websocket:
+        return error_object(error, request_id)
+    return error.body()
 
 
 def authorize(

@@ -24,7 +24,7 @@ from ..http.held import NO_SLOT, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
 from ..openai.option_fields import RANK_HEADER_NAME, ranked
-from ..routes.table import SOCKET_PATH, authorize, dispatch
+from ..routes.table import SOCKET_PATH, authorize, dispatch, error_body
 from ..settings import LOCAL, InputShare
 from ..websocket.frames import Opening
 from ..websocket.session import go_on_with_websocket, run_websocket
@@ -200,23 +200,28 @@ async def _answer(
         else:
             await dispatch(connection, application, request)
     except ApiError as error:
-        await _answer_failure(connection, error)
+        await _answer_failure(connection, request, error)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         raise
     except Exception as error:
-        request_id = dict(connection.standing_headers).get("x-request-id")
-        what = (request_id, request.method, request.path[:200])
+        what = (_request_id(connection), request.method, request.path[:200])
         logger.error("request %s: %s %r failed", *what, exc_info=error)
-        await _answer_failure(connection, internal_error())
+        await _answer_failure(connection, request, internal_error())
     finally:
         _count(connection, application, request)
 
 
-async def _answer_failure(connection: HttpConnection, error: ApiError) -> None:
+def _request_id(connection: HttpConnection) -> str:
+    return dict(connection.standing_headers)["x-request-id"]
+
+
+async def _answer_failure(
+    connection: HttpConnection, request: HttpRequest, error: ApiError
+) -> None:
     if connection.status:
         await connection.stream.abort()  # the answer had begun: it must not look whole
     else:
-        await connection.answer_error(error)
+        await connection.answer_error(error, error_body(request, error, _request_id(connection)))
 
 
 async def _serve_socket(
@@ -247,7 +252,7 @@ def _count(
     name = method if method in COUNTED_METHODS else "other"
     if status := connection.status:
         application.counters.answers[name, connection.route, status] += 1
-        application.totals.changed()
+        application.changes.notify()
     elif request is not None and request.asks_for_websocket:
         status = SWITCHING
     path = "-" if request is None else request.path

@@ -93,9 +93,8 @@ class FrameStream(trio.abc.Stream):
     hands: Hands = attrs.field(factory=Hands)
     principal: str = ""
     violation: FrameViolation | None = attrs.field(default=None, init=False)
-    # Ends in a held connection's input of messages that were read and not taken; some of one
-    # receive, which trio-websocket has not passed on.
-    _message_ends: deque[int] = attrs.field(factory=deque, init=False)
+    # Position of the client's frames in a held connection's input.
+    _begin: int = attrs.field(default=0, init=False)
 
     # Waits for the write that is under way; bounded by one burst for each task that sends and the
     # frame guard's bucket of pings.
@@ -106,12 +105,21 @@ class FrameStream(trio.abc.Stream):
 
     def __attrs_post_init__(self) -> None:
         if self.transport.held is not None:
-            begin = self.transport.held.received - len(self.early)
-            self.guard.on_message = lambda fed: self._message_ends.append(begin + fed)
+            self._begin = self.transport.held.received - len(self.early)
 
     def open_gate(self) -> None:
         """The handshake is answered: from now on the client's bytes are frames."""
         self._accepted.set()
+
+    @property
+    def _message_ends(self) -> deque[int]:
+        assert self.guard.message_ends is not None
+        return self.guard.message_ends
+
+    @property
+    def message_end(self) -> int:
+        """End, in a held connection's input, of the first message that was not taken."""
+        return self._begin + self._message_ends[0]
 
     def handle_taken(self) -> None:
         """The next message was taken, and its effect is in the session's state: say so.
@@ -120,7 +128,8 @@ class FrameStream(trio.abc.Stream):
         """
         held = self.transport.held
         if held is not None:
-            held.kept_from = self._message_ends.popleft()
+            held.kept_from = self.message_end
+            self._message_ends.popleft()
             held.follow(self._gathered)
 
     async def send_texts(self, texts: Iterable[bytes]) -> None:
@@ -235,7 +244,9 @@ async def open_socket(
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
     closed. Cancellation: ends the socket without a close frame.
     """
-    guard = FrameGuard(limits, connection.share)
+    # Bounded by the messages that were read and not taken: of one receive, or of the queue.
+    ends = deque[int]() if connection.stream.held is not None else None
+    guard = FrameGuard(limits, connection.share, ends)
     stream = FrameStream(
         connection.stream,
         guard,

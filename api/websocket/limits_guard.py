@@ -6,7 +6,8 @@ test holds the two against each other. Why it is there: `frames`.
 """
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 
 import attrs
 
@@ -50,8 +51,9 @@ class FrameGuard:
     limits: SocketLimits
     # Bytes of unfinished messages; released when the connection ends.
     share: InputShare = attrs.field(factory=InputShare)
-    # Called with the number of bytes that were fed up to the end of each message.
-    on_message: Callable[[int], None] | None = None
+    # Gets the number of bytes that were fed up to the end of each message; who takes the messages
+    # takes these.
+    message_ends: deque[int] | None = None
 
     # Bytes of the header that is being read, at most 14.
     _header: bytearray = attrs.field(factory=bytearray, init=False)
@@ -208,8 +210,8 @@ class FrameGuard:
             self._fragments = self._message_bytes = 0
             self.share.release()
             self._decoder = None
-            if self.on_message is not None:
-                self.on_message(fed)
+            if self.message_ends is not None:
+                self.message_ends.append(fed)
 
     def _check_text(self, piece: bytes, *, is_end: bool) -> None:
         if self._decoder is None:

@@ -89,7 +89,7 @@ async def _serve(
 ) -> None:
     limits, counters = application.settings.limits.socket, application.counters
     counters.sockets_active += 1
-    application.totals.changed()
+    application.changes.notify()
     try:
         opened = open_socket(
             connection,

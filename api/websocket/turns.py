@@ -208,7 +208,7 @@ class SocketTurns:
             await reader.done.wait()
         finally:
             self.application.counters.deltas_merged += reader.cursor.merged
-            self.application.totals.changed()
+            self.application.changes.notify()
 
     # ---- for a process that goes on with this socket
 

@@ -27,6 +27,7 @@ from ...engine.process.executor import LOSSES_MAX, Executor
 from ...engine.process.main import spare_workers
 from ...nurseries.processes.process import Process
 from ...nurseries.processes.progress_page import open_page
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import open_service
 from ..steps.shapes import SMALL, TINY, Shape
 from .words import argument_parser, at_least_one
@@ -66,12 +67,13 @@ async def kill_workers(settings: EngineSettings, fds: Sequence[int]) -> list[flo
     async def note(processes: Sequence[Process]) -> None:
         workers[:] = processes
 
-    spares = spare_workers(settings)
+    spares, lost = spare_workers(settings), Doorbell()
     executor = Executor(
         settings,
         1,
         on_progress=lambda rank, phase, fraction: None,
         on_workers=note,
+        on_loss=lost.ring,
         engine_fds=fds,
         spares=spares,
     )
@@ -79,8 +81,6 @@ async def kill_workers(settings: EngineSettings, fds: Sequence[int]) -> list[flo
         spares.start(nursery)
         for _ in range(LOSSES_MAX):
             await trio.sleep(SPARE_S)
-            lost = trio.Event()
-            executor.on_loss = lost.set
             began = time.monotonic()
             workers[0].send_signal(signal.SIGKILL)
             await lost.wait()

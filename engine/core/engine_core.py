@@ -59,11 +59,11 @@ class EngineCore:
     settings: EngineSettings
     ready: WorkerReady
     names: BlockNames | None = None
+    kv_events: KVEventLog | None = None  # for routers, if they may read them
     # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
     # Suspects of engines' deaths; the shell tells the root who has passed.
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
-    kv_events: KVEventLog | None = attrs.field(init=False)  # for routers, if they may read them
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
@@ -84,7 +84,6 @@ class EngineCore:
     def __attrs_post_init__(self) -> None:
         settings, ready = self.settings, self.ready
         self.limits = RequestLimits.of(settings, ready)
-        self.kv_events = KVEventLog.of(settings)
         pool = BlockPool(ready.kv_blocks, self.names, self.kv_events)
         self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,

@@ -81,7 +81,7 @@ class KVEventLog:
     block_tokens: int
     medium: str
     with_token_ids: bool = False
-    # Hears that there is something to publish, once until it is taken.
+    # Called when there is something to publish, once until it is taken.
     on_news: Callable[[], None] = lambda: None
     # {hash: its block}, of all that the pool has cached.
     held: dict[bytes, _Stored] = attrs.field(factory=dict, init=False)
@@ -93,11 +93,11 @@ class KVEventLog:
     _snapshot_due: bool = attrs.field(default=True, init=False)
 
     @classmethod
-    def of(cls, settings: EngineSettings) -> "KVEventLog | None":
+    def of(cls, settings: EngineSettings, on_news: Callable[[], None]) -> "KVEventLog | None":
         """Make the log by the settings; None if nothing is to be published."""
         if not settings.kv_events_endpoint:
             return None
-        return cls(settings.block_tokens, settings.medium, settings.kv_events_token_ids)
+        return cls(settings.block_tokens, settings.medium, settings.kv_events_token_ids, on_news)
 
     @property
     def has_news(self) -> bool:

@@ -11,7 +11,7 @@ fails alone. It is this thread's time, so that a busy machine fails no request.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import attrs
@@ -24,6 +24,14 @@ TOKEN_S, SPARE_S = 0.01, 0.5
 
 T = TypeVar("T")
 
+# Called before a matcher works, which may end this process, with how many tokens it has accepted;
+# with None afterwards.
+ShowWork = Callable[[int | None], None]
+
+
+def show_nothing(accepted: int | None) -> None:
+    """Show no work: whatever ends the process is found otherwise."""
+
 
 @attrs.define(eq=False)
 class MatchedGrammar:
@@ -31,10 +39,8 @@ class MatchedGrammar:
 
     matcher: LLMatcher
     ignored_ends: frozenset[int] = frozenset()
+    show_work: ShowWork = show_nothing
     _clock: Callable[[], float] = time.thread_time
-    # Called before the matcher works, which may end this process, with how many tokens it has
-    # accepted; with None afterwards.
-    show_work: Callable[[int | None], None] = lambda accepted: None
     _accepted: int = attrs.field(default=0, init=False)
     _failure: str = attrs.field(default="", init=False)
     # Time that the matcher may still take.
@@ -57,6 +63,16 @@ class MatchedGrammar:
     def accept(self, token_id: int) -> bool:
         if self._failure:
             return False
+        self.show_work(self._accepted)
+        is_accepted = self._consume(token_id)
+        self.show_work(None)
+        return is_accepted
+
+    def replay(self, token_ids: Sequence[int]) -> int | None:
+        """Accept an output so far, without showing it; returns the index of what does not match."""
+        return next((at for at, each in enumerate(token_ids) if not self._consume(each)), None)
+
+    def _consume(self, token_id: int) -> bool:
         if token_id not in self.ignored_ends and self._timed(
             lambda: self.matcher.consume_token(token_id)
         ):
@@ -71,7 +87,9 @@ class MatchedGrammar:
         words[:] = mask[: len(words)]  # a word more, where the vocabulary fills its last one
 
     def _mask(self) -> bytes:
+        self.show_work(self._accepted)
         mask: bytes = self._timed(self.matcher.compute_bitmask)
+        self.show_work(None)
         if self.matcher.is_error():
             # The mask of a failed matcher allows the end, which would pass for a complete output.
             self._failure = self._report()
@@ -87,11 +105,9 @@ class MatchedGrammar:
         return bytes(allowed)
 
     def _timed(self, work: Callable[[], T]) -> T:
-        self.show_work(self._accepted)
         began = self._clock()
         done = work()
         self._left_s -= self._clock() - began
-        self.show_work(None)
         return done
 
     def _report(self) -> str:

@@ -89,7 +89,7 @@ class Executor:
     workers so far whenever one was spawned, before that one gets its INIT: who must outwait it
     knows it before it takes a device. `on_progress` gets each rank's reports: rank, phase and
     fraction. `on_failing` gets what will end `run`, before the workers are ended for it, which
-    takes the ladder's time where one does not listen.
+    takes the ladder's time where one does not listen. `on_loss` is called at each loss.
     """
 
     settings: EngineSettings
@@ -100,14 +100,13 @@ class Executor:
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
+    on_loss: Callable[[], None] = lambda: None
     recorder: StepRecorder = NO_RECORDER
     # Descriptors for each worker, which its engine was given: the progress page, on which it has a
     # slot, and the memory of its place.
     engine_fds: Sequence[int] = ()
     # Whose readiness hears of the workers'; a worker is one of these where it can be.
     spares: Spares | None = None
-    # Called at each loss.
-    on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     # Losses so far.
     pool_number: int = attrs.field(default=0, init=False)
     # How the workers of the last loss ended.

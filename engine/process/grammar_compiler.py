@@ -19,7 +19,7 @@ from llguidance import LLMatcher, LLTokenizer
 from ...nurseries.tasks.background import waiting_for
 from ..batch_table import BatchTable, GrammarThread
 from ..errors import InvalidParameter, ModelFolderError
-from ..grammar.matcher import MatchedGrammar
+from ..grammar.matcher import MatchedGrammar, ShowWork, show_nothing
 from ..grammar.text import LIMITS, grammar_text, refused
 from ..model_config.config import load_model_limits
 from ..model_config.folder import read_bytes
@@ -61,11 +61,16 @@ class GrammarCompiler:
             logger.info("structured outputs are not served: %s", error)
 
     def compile(
-        self, wanted: StructuredOutputs, eos_token_ids: Set[int], output_token_ids: Sequence[int]
+        self,
+        wanted: StructuredOutputs,
+        eos_token_ids: Set[int],
+        output_token_ids: Sequence[int],
+        show_work: ShowWork = show_nothing,
     ) -> MatchedGrammar:
         """A grammar of one request's own, which has accepted its output so far.
 
-        `eos_token_ids` end the output, where it may end; empty if the request ignores them.
+        `eos_token_ids` end the output, where it may end; empty if the request ignores them. The
+        grammar calls `show_work` from then on.
 
         Blocks for milliseconds, of the largest for some hundred. Raises `InvalidParameter`.
         """
@@ -78,10 +83,9 @@ class GrammarCompiler:
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         ends = frozenset(self._tokenizer.eos_tokens)
-        grammar = MatchedGrammar(matcher.deep_copy(), ends - eos_token_ids)
-        for index, token_id in enumerate(output_token_ids):
-            if not grammar.accept(token_id):
-                raise refused(f"output token {index} does not match it: {grammar.failure}")
+        grammar = MatchedGrammar(matcher.deep_copy(), ends - eos_token_ids, show_work)
+        if (index := grammar.replay(output_token_ids)) is not None:
+            raise refused(f"output token {index} does not match it: {grammar.failure}")
         return grammar
 
     def _compile(self, wanted: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
@@ -138,16 +142,17 @@ async def run_grammar_compiler(
             wanted = request.sampling.structured_outputs
             assert wanted is not None, "it waits for a grammar"
             output = request.token_ids[request.prompt_tokens :]
-            compile_it = partial(compiler.compile, wanted, request.eos_token_ids, output)
             form, position = request.form_content, len(request.token_ids)
+            # The partial is without the request, which has the grammar: a circle is freed late.
+            show_work = partial(_show_work, batches, form, request.prompt_tokens)
+            asked = wanted, request.eos_token_ids, output, show_work
+            compile_it = partial(compiler.compile, *asked)
             batches.begin_grammar(GrammarThread.COMPILER, form, position)
             try:
                 grammar = await trio.to_thread.run_sync(compile_it, limiter=limiter)
             except InvalidParameter as error:
                 core.grammar_refused(request, error)
             else:
-                # The partial is without the request, which has the grammar: a circle is freed late.
-                grammar.show_work = partial(_show_work, batches, form, request.prompt_tokens)
                 core.grammar_compiled(request, grammar)
             batches.end_grammar(GrammarThread.COMPILER)
             server.notify()

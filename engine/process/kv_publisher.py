@@ -38,21 +38,20 @@ _END = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
 
 @attrs.define(eq=False)
 class KVPublisher:
-    """Publishes one engine's log; `run` is its background task."""
+    """Publishes one engine's log; `run` is its background task. `news` is rung by the log."""
 
     log: KVEventLog
+    news: Doorbell
     settings: EngineSettings
     rank: int
     wall_s: Callable[[], float] = time.time
     stream: KVEventStream = attrs.field(init=False)
-    _news: Doorbell = attrs.field(factory=Doorbell, init=False)
 
     def __attrs_post_init__(self) -> None:
         begin = int(self.wall_s() * 1e6)
         batches_max = self.settings.kv_events_replay_batches
         self.stream = KVEventStream(self.log, self.rank, begin, batches_max)
-        self.log.on_news = self._news.ring
-        self._news.ring()  # the life begins with a snapshot
+        self.news.ring()  # the life begins with a snapshot
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Background task `kv-events`: publishes what changes; never returns unless cancelled.
@@ -93,7 +92,7 @@ class KVPublisher:
     async def _publish_news(self, publication: Publication) -> NoReturn:
         while True:
             with waiting_for("changes of the KV cache"):
-                await self._news.wait()
+                await self.news.wait()
             self._publish(publication)
             with waiting_for("more changes"):
                 await trio.sleep(GATHER_S)
@@ -133,11 +132,11 @@ class KVPublisher:
 
 @asynccontextmanager
 async def open_kv_publisher(
-    log: KVEventLog | None, settings: EngineSettings, rank: int
+    log: KVEventLog | None, news: Doorbell, settings: EngineSettings, rank: int
 ) -> AsyncIterator[None]:
-    """Publish the log for the body of the block; nothing without one."""
+    """Publish the log, which rings `news`, for the body of the block; nothing without one."""
     if log is None:
         yield
         return
-    async with open_service(KVPublisher(log, settings, rank).run, name="kv-events"):
+    async with open_service(KVPublisher(log, news, settings, rank).run, name="kv-events"):
         yield

@@ -26,6 +26,7 @@ from ...nurseries.tasks.background import (
     start_background_task_soon,
     waiting_for,
 )
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import first_error, open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...transports.codec import Codec
@@ -38,6 +39,7 @@ from ..batch_table import BatchTable, open_batch_table
 from ..block_names import OpenNames, open_block_names
 from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
+from ..core.kv_events import KVEventLog
 from ..errors import EngineError, PromiseBroken, refusal_of
 from ..messages import (
     ENGINE_TO_FRONTEND,
@@ -143,6 +145,8 @@ class EngineProcess:
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _watched: WatchedProcess = attrs.field(init=False)
+    # Wakes the step loop.
+    _work: Doorbell = attrs.field(factory=Doorbell, init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
     _membership_number: int = attrs.field(default=-1, init=False)
 
@@ -163,6 +167,7 @@ class EngineProcess:
             recorder=self.recorder,
             ahead=self.ahead,
             on_failing=self._show_failing,
+            on_loss=self._work.ring,
             engine_fds=self.handshake.fds,
             spares=self._spares,
         )
@@ -183,25 +188,27 @@ class EngineProcess:
     async def _serve(self, workers: WorkerReady) -> None:
         settings, memory = self.init.settings, PlaceMemory.of(self.handshake.fds[1:])
         names_fd = memory.names if memory else None
+        kv_news = Doorbell()
+        kv_events = KVEventLog.of(settings, kv_news.ring)
         with self.open_names(names_fd, workers, settings.block_tokens) as names:
-            await self._serve_core(EngineCore(settings, workers, names))
+            await self._serve_core(EngineCore(settings, workers, names, kv_events), kv_news)
 
-    async def _serve_core(self, core: EngineCore) -> None:
+    async def _serve_core(self, core: EngineCore, kv_news: Doorbell) -> None:
         self._server = EngineServer(
             core,
             self.channel,
             self._tree_text,
             self._tell_passed,
+            self._work,
             statistics_period_s=self.statistics_period_s,
         )
-        self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
         self._watched = self._make_watched()
         parts = self._server, self._executor, self.recorder, self.progress
         try:
             batches, run_compiler = self.batches, self.run_compiler
             async with (
-                open_kv_publisher(core.kv_events, core.settings, self.init.rank),
+                open_kv_publisher(core.kv_events, kv_news, core.settings, self.init.rank),
                 open_engine_services(*parts, batches=batches, run_compiler=run_compiler),
             ):
                 self.settle()

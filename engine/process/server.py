@@ -85,6 +85,8 @@ class EngineServer:
     tree: TreeSource
     # Hears which suspects a step has computed past their position (`Suspects`).
     on_passed: Callable[[dict[bytes, int]], None] = lambda passed: None
+    # Wakes the step loop; rung by others too, whose workers were lost.
+    work: Doorbell = attrs.field(factory=Doorbell)
     statistics_period_s: float = STATISTICS_PERIOD_S
     sends_dropped: int = attrs.field(default=0, init=False)
     homes: Homes = attrs.field(init=False)
@@ -92,7 +94,6 @@ class EngineServer:
     _begun: dict[Hashable, _Begun] = attrs.field(factory=dict, init=False)
     # Set when counts may have changed.
     _counts: Doorbell = attrs.field(factory=Doorbell, init=False)
-    _work: Doorbell = attrs.field(factory=Doorbell, init=False)
     _grammar_orders: Doorbell = attrs.field(factory=Doorbell, init=False)
     _homes_changed: Doorbell = attrs.field(factory=Doorbell, init=False)
     # Trees that were asked for: (frontend, call id).
@@ -199,14 +200,14 @@ class EngineServer:
 
     def notify(self) -> None:
         """Wake the step loop: there may be work, or outputs that no step brought."""
-        self._work.ring()
+        self.work.ring()
         self._counts.ring()
         if self.core.grammar_orders:
             self._grammar_orders.ring()
 
     async def wait_work(self) -> None:
-        """Wait for `notify`; only the step loop calls this."""
-        await self._work.wait()
+        """Wait for a ring at `work`; only the step loop calls this."""
+        await self.work.wait()
 
     async def wait_grammar_orders(self) -> None:
         """Wait until a request waits for its grammar; only the grammar compiler calls this."""

@@ -12,7 +12,7 @@ from functools import partial
 
 import attrs
 
-from ...engine.grammar.matcher import MatchedGrammar
+from ...engine.grammar.matcher import MatchedGrammar, ShowWork, show_nothing
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...engine.structured_outputs import StructuredOutputs
 from ...nurseries.processes.child import run_child
@@ -55,13 +55,15 @@ class PoisonedGrammar(MatchedGrammar):
     def accept(self, token_id: int) -> bool:
         """As ever, or abort."""
         if self.poison is FormPoison.CONSUME:
-            self._timed(os.abort)
+            self.show_work(self._accepted)
+            os.abort()
         return super().accept(token_id)
 
     def fill_mask(self, words: memoryview) -> None:
         """As ever, or abort."""
         if self.poison is FormPoison.MASK:
-            self._timed(os.abort)
+            self.show_work(self._accepted)
+            os.abort()
         super().fill_mask(words)
 
 
@@ -69,16 +71,20 @@ class PoisonedCompiler(GrammarCompiler):
     """An engine's compiler that poisons end, or whose grammars do."""
 
     def compile(
-        self, wanted: StructuredOutputs, eos_token_ids: Set[int], output_token_ids: Sequence[int]
+        self,
+        wanted: StructuredOutputs,
+        eos_token_ids: Set[int],
+        output_token_ids: Sequence[int],
+        show_work: ShowWork = show_nothing,
     ) -> MatchedGrammar:
         """As ever, or abort."""
         poison = poison_of(wanted.text)
         if poison is FormPoison.COMPILE:
             os.abort()
-        grammar = super().compile(wanted, eos_token_ids, output_token_ids)
+        grammar = super().compile(wanted, eos_token_ids, output_token_ids, show_work)
         if poison is None:
             return grammar
-        return PoisonedGrammar(grammar.matcher, grammar.ignored_ends, poison=poison)
+        return PoisonedGrammar(grammar.matcher, grammar.ignored_ends, show_work, poison=poison)
 
 
 def check_poisoned(argument: bytes) -> bytes:

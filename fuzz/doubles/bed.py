@@ -19,6 +19,7 @@ from ...engine.process.server import EngineServer
 from ...engine.sampling_params import SamplingParams
 from ...runtime.config import InputLimits, RuntimeSettings, StreamSettings
 from ...runtime.fleet.membership import EngineDirectory
+from ...runtime.frontend.admission import ignore_load
 from ...runtime.frontend.generation import GenerationStream
 from ...runtime.frontend.inproc import open_inproc_engines
 from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
@@ -75,14 +76,16 @@ class Bed:
         hub.mesh = MemoryMesh(self.mesh.hub_to_spoke, self.mesh.spoke_to_hub)
 
     @asynccontextmanager
-    async def open_successor(self, term: int, *, forgets: bool = True) -> AsyncIterator[Runtime]:
+    async def open_successor(
+        self, term: int, *, forgets: bool = True, on_load: Callable[[], None] = ignore_load
+    ) -> AsyncIterator[Runtime]:
         """The next life of the frontend, whose ledger is to be rebuilt before it goes on.
 
         `forgets`: engines drop the link to the life before it, as they do when the root unlists it.
         """
         me, before = Peer(ME.role, ME.rank, term), Peer(ME.role, ME.rank, term - 1)
         hub, old = self.mesh.open_hub(me), self.frontend
-        frontend = make_frontend(Runtime, old.settings, hub, old.inputs, term=term)
+        frontend = make_frontend(Runtime, old.settings, hub, old.inputs, term=term, on_load=on_load)
         assert isinstance(frontend, Runtime)
         frontend.client.is_rebuilding = True
         frontend.client.apply_membership(self.directory.snapshot())

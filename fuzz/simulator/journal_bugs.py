@@ -206,8 +206,10 @@ def _give_up(original: Broken, policy: SupervisionPolicy) -> None:
 
 # A name may have several.
 def _report_nothing(original: Broken, ticket: Ticket, *args: Any) -> Any:
-    ticket._on_load = ignore_load
-    return original(ticket, *args)
+    admission = ticket._admission
+    on_load, admission.on_load = admission.on_load, ignore_load
+    original(ticket, *args)
+    admission.on_load = on_load
 
 
 JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
@@ -241,5 +243,5 @@ JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a journal is another rank's", FrontendJournals, "handle_starting", _another_rank),
     ("each life has a journal of its own", FrontendJournals, "handle_starting", _new_journal),
     ("a frontend that has served is given up", SupervisionPolicy, "__attrs_post_init__", _give_up),
-    ("an adopted stream's end is not reported", Ticket, "take_over", _report_nothing),
+    ("a stream's end is not reported", Ticket, "__exit__", _report_nothing),
 )

@@ -244,6 +244,6 @@ BREAKS: dict[str, str] = {
     "the dead may speak": "a message of a dead frontend counts in its successor's place",
     "a journal is another rank's": "a frontend adopts the streams of another",
     "each life has a journal of its own": "a successor finds no journal",
-    "an adopted stream's end is not reported": "the root counts it for ever, and waits for it",
+    "a stream's end is not reported": "the root counts it for ever, and waits for it",
     "a frontend that has served is given up": "its streams end, and its clients find nobody",
 }

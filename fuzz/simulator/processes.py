@@ -37,6 +37,7 @@ from ...nurseries.processes.forked_call import ForkedCallDied
 from ...nurseries.processes.process import LadderTimes
 from ...nurseries.processes.progress_page import SLOT_BYTES, private_slot
 from ...nurseries.processes.spares import Readiness, Spares
+from ...nurseries.tasks.changes import Changes
 from ...runtime.config import RuntimeSettings
 from ...runtime.forms import form_process
 from ...runtime.forms.form_client import FormClient
@@ -316,8 +317,10 @@ class Programs:
         settings, me = self.settings, Peer("frontend", init.rank, init.epoch)
         hub = self.network.open_hub(me)
         process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
+        changes = Changes()
+        numbers: Any = {"term": me.epoch, "rank": me.rank, "chance": self.chance}
         frontend = make_frontend(
-            Frontend, settings, hub, self.inputs, term=me.epoch, rank=me.rank, chance=self.chance
+            *(Frontend, settings, hub, self.inputs), **numbers, on_load=changes.notify
         )
         self.prepare(frontend)
         divide_journal(fds["journal"], me.rank)
@@ -346,6 +349,7 @@ class Programs:
                 served = {"journal": journal, **served}
                 source = SimSource(process, self.connections)
             owned.callback(source.abandon)
+            served = {"changes": changes, **served}
             application = Application(
                 frontend, ServeSettings(), foreign, RootCalls(control.send), **served
             )

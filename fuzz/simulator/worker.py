@@ -72,6 +72,7 @@ class SimExecutor:
     recorder: Any = None
     ahead: Sequence[Any] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
+    on_loss: Callable[[], None] = lambda: None
     engine_fds: Sequence[int] = ()
     spares: Any = None
     worker: CheckingWorker = attrs.field(init=False)
@@ -92,7 +93,6 @@ class SimExecutor:
     _fault: str = attrs.field(default="", init=False)
     _faulty: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     # How often the worker was lost; see `step_loop.StepExecutor`.
     pool_number: int = attrs.field(default=0, init=False)
     _lost: trio.Event = attrs.field(factory=trio.Event, init=False)

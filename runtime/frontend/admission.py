@@ -140,8 +140,6 @@ class Ticket:
     _estimate: int
     _choices: int
     _principal: str
-    # Called when it was admitted, and when it is over.
-    _on_load: Callable[[], None]
     _tokens: int = attrs.field(default=0, init=False)
     _embeds_bytes: int = attrs.field(default=0, init=False)
     # Counted among those whose first token is waited for.
@@ -158,7 +156,7 @@ class Ticket:
         self._waits = True
         self._charge_choices(self._choices)
         admission.admitted_total += self._choices
-        self._on_load()
+        admission.on_load()
         return self
 
     def take_over(self, embeds_bytes: int) -> Self:
@@ -174,7 +172,7 @@ class Ticket:
         self.release_tokens()
         self.release_embeds()
         self._charge_choices(-self._choices)
-        self._on_load()
+        self._admission.on_load()
 
     def _charge_choices(self, choices: int) -> None:
         if not choices:
@@ -250,6 +248,8 @@ class Admission:
     clock: Callable[[], float]
     # Seconds that a first token may be expected to take; 0: any.
     wait_target_s: float = 0.0
+    # Called when a request was admitted, and when it is over.
+    on_load: Callable[[], None] = ignore_load
     expected_wait: ExpectedWait = attrs.field(factory=ExpectedWait, init=False)
 
     active_requests: int = attrs.field(default=0, init=False)
@@ -260,21 +260,13 @@ class Admission:
     # {principal: what it holds}, the last to ask last; see `REMEMBERED_S`, `PRINCIPALS_MAX`.
     _held: dict[str, _Held] = attrs.field(factory=dict, init=False)
 
-    def open_ticket(
-        self,
-        tokens: int = 0,
-        *,
-        choices: int = 1,
-        principal: str = "",
-        on_load: Callable[[], None] = ignore_load,
-    ) -> Ticket:
+    def open_ticket(self, tokens: int = 0, *, choices: int = 1, principal: str = "") -> Ticket:
         """Admit one request, with an estimate of its prompts' tokens, until the block is left.
 
         Each of its choices counts as a request. Entering the block raises `Overloaded`, or
         `InvalidParameter` for more choices than will ever be taken; then nothing is charged.
-        `on_load` is called when it was admitted, and when it is over.
         """
-        return Ticket(self, tokens, choices, principal, on_load)
+        return Ticket(self, tokens, choices, principal)
 
     def held(self, principal: str) -> _Held:
         """Load of a principal."""

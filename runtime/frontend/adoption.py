@@ -181,11 +181,8 @@ def adopt_streams(frontend: Frontend, journal: Journal, died_ns: int = 0) -> lis
 def _ticket_of(frontend: Frontend, waiting: list[AddRequest], choices: int = 0) -> Ticket:
     tokens = sum(len(request.prompt_token_ids) for request in waiting)
     embeds = [request.prompt_embeds for request in waiting if request.prompt_embeds is not None]
-    report = frontend.report_load
     principal = waiting[0].principal if waiting else ""
-    ticket = frontend.admission.open_ticket(
-        tokens, choices=choices, principal=principal, on_load=report
-    )
+    ticket = frontend.admission.open_ticket(tokens, choices=choices, principal=principal)
     return ticket.take_over(sum(each.data.nbytes for each in embeds))
 
 

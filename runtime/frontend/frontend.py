@@ -7,7 +7,7 @@ Embedded it lives in the caller's process, under `serve` in every frontend proce
 import inspect
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..journal.journal import AdmissionNote
 from ..text.detokenizer import OutputProcessor
 from ..text.input_processor import InputProcessor, PreparedPrompt
 from ..text.prompts import ChatPrompt, Prompt
-from .admission import Admission, Ticket, ignore_load
+from .admission import Admission, Ticket
 from .core_client import CoreClient
 from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
@@ -51,8 +51,6 @@ class Frontend:
     admission: Admission
     # Clients' name for the model.
     model_name: str
-    # Called whenever a request came or went.
-    on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     _prompt_tokens: int = attrs.field(default=0, init=False)
     _output_tokens: int = attrs.field(default=0, init=False)
 
@@ -161,13 +159,7 @@ class Frontend:
 
     def _open_ticket(self, prompt: Prompt, choices: int, principal: str) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)
-        return self.admission.open_ticket(
-            tokens, choices=choices, principal=principal, on_load=self.report_load
-        )
-
-    def report_load(self) -> None:
-        """Call `on_load`, which is set only after the tickets of adopted requests were opened."""
-        self.on_load()
+        return self.admission.open_ticket(tokens, choices=choices, principal=principal)
 
     async def tokenize(
         self, prompt: str | ChatPrompt, *, add_special_tokens: bool, principal: str = ""

@@ -85,7 +85,7 @@ class Tracer:
 
     chance: random.Random
     # Called when there are spans after there were none.
-    on_spans: Callable[[], None] = attrs.field(default=lambda: None)
+    on_spans: Callable[[], None] = lambda: None
     dropped: int = attrs.field(default=0, init=False)
     # Bounded by `SPANS_MAX`, and what was put back.
     _spans: deque[TraceSpan] = attrs.field(factory=deque, init=False)

@@ -149,7 +149,7 @@ class DiskJournal:
     # The checkpoint in the file, synced or not.
     _checkpoint: Checkpoint
     # Called when something is stored after all was synced.
-    on_unsynced: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    on_unsynced: Callable[[], None] = lambda: None
     # Nothing before it is needed, as the writer says.
     _begin: int = attrs.field(init=False)
     # The size of the file, as far as its records are good.
@@ -164,7 +164,9 @@ class DiskJournal:
         self._freed = self.header.segment_bytes
 
     @classmethod
-    def read(cls, file: DiskFile, boot: bytes) -> tuple[Self, JournalContents]:
+    def read(
+        cls, file: DiskFile, boot: bytes, on_unsynced: Callable[[], None] = lambda: None
+    ) -> tuple[Self, JournalContents]:
         """Read the whole file, to go on behind it. Raises `JournalUnreadable`, `OSError`."""
         header, checkpoint = read_disk_header(file)
         walk = RecordWalk(file, header.begin, header.fill)
@@ -172,7 +174,7 @@ class DiskJournal:
         if checkpoint.boot != boot:
             fault = "; ".join(filter(None, (contents.fault, MACHINE_DIED)))
             contents = attrs.evolve(contents, fault=fault)
-        return cls(file, boot, header, checkpoint), contents
+        return cls(file, boot, header, checkpoint, on_unsynced), contents
 
     # ---- what the writer says
 

@@ -87,16 +87,15 @@ def prepare_disk_journal(fd: int, home: int, segment_bytes: int = SEGMENT_BYTES)
 
 @attrs.define(eq=False)
 class JournalSync:
-    """Syncs a journal some time after it was written to, in a thread; asleep otherwise."""
+    """Syncs a journal some time after it was written to, in a thread; asleep otherwise.
+
+    `unsynced` is rung by the disk, and at the start.
+    """
 
     journal: Journal
     disk: DiskJournal
+    unsynced: Doorbell
     period_s: float
-    _unsynced: Doorbell = attrs.field(factory=Doorbell, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.disk.on_unsynced = self._unsynced.ring
-        self._unsynced.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `journal-sync`. A failure gives up the journal, and ends nothing else.
@@ -108,7 +107,7 @@ class JournalSync:
         try:
             while is_good:
                 with waiting_for("records"):
-                    await self._unsynced.wait()
+                    await self.unsynced.wait()
                 await trio.sleep(self.period_s)
                 is_good = await self._sync()
             await trio.sleep_forever()
@@ -123,7 +122,7 @@ class JournalSync:
         Cancelled, it is waited for: a process of which a thread hangs in the kernel cannot end
         either, and no other may have the descriptor before.
         """
-        self._unsynced.clear()
+        self.unsynced.clear()
         order = self.disk.begin_sync()
         if self.journal.failure:
             # Given up; what has ended is loaded from it for as long as this life lasts.
@@ -145,13 +144,15 @@ async def open_disk_journal(
 
     Raises `JournalUnreadable`, `OSError`.
     """
-    disk, contents = DiskJournal.read(JournalDiskFile(fd), boot_id())
+    unsynced = Doorbell()
+    unsynced.ring()
+    disk, contents = DiskJournal.read(JournalDiskFile(fd), boot_id(), unsynced.ring)
     if contents.fault:
         logger.error("the journal ends before its end: %s", contents.fault)
     if not contents.is_before(term):
         reason = f"record {contents.number} of term {contents.term} is not before term {term}"
         raise JournalUnreadable(f"the journal's {reason}")
     writer = JournalWriter.resume(disk, contents, term, limits)
-    sync = JournalSync(Journal.resume(writer, contents), disk, sync_s)
+    sync = JournalSync(Journal.resume(writer, contents), disk, unsynced, sync_s)
     async with open_service(sync.run, name="journal-sync"):
         yield sync.journal

@@ -482,14 +482,14 @@ async def test_reports_go_out_when_something_changed(
         await trio.sleep(SEND_S)
         sent.append((round(trio.current_time() - SEND_S - began_s, 6), load.open_streams))
 
-    reports = LoadReports(look, send)
+    reports = LoadReports(look, send, Changes())
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, reports.run, name="load-reports")
         for after_s, count in changes:
             if after_s:
                 await trio.sleep(after_s)
             streams = count
-            reports.changed()
+            reports.changes.notify()
         await trio.sleep(1)
         seen = looks
         await trio.sleep(3600)
@@ -513,7 +513,7 @@ async def test_what_changes_before_it_is_watched_is_reported(
         await trio.lowlevel.checkpoint()
         sent.append(load.engines_ready)
 
-    reports = LoadReports(lambda: FrontendLoad(0, 0, 0, engines_ready=engines), send)
+    reports = LoadReports(lambda: FrontendLoad(0, 0, 0, engines_ready=engines), send, Changes())
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, reports.run, name="load-reports")
         await trio.testing.wait_all_tasks_blocked()

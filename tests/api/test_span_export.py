@@ -14,6 +14,7 @@ import trio
 from triolet.api.counters import ApiCounters
 from triolet.api.settings import traces_url
 from triolet.api.span_export import headers_of, open_span_export, resource_of
+from triolet.nurseries.tasks.parking import Doorbell
 from triolet.runtime.frontend.tracing import SPANS_MAX, TraceIds, Tracer, TraceSpan
 
 IDS = TraceIds("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7")
@@ -104,11 +105,12 @@ async def open_collector(status: int = 200) -> AsyncIterator[Collector]:
 
 @pytest.mark.slow
 async def test_spans_arrive_as_the_protocol_spells_them() -> None:
-    tracer, counters = Tracer(random.Random(1)), ApiCounters()
+    bell, counters = Doorbell(), ApiCounters()
+    tracer = Tracer(random.Random(1), bell.ring)
     with trio.fail_after(DEADLINE_S):
         async with open_collector() as collector:
             async with open_span_export(
-                tracer, collector.url, ENVIRON, counters, last_s=DEADLINE_S
+                tracer, bell, collector.url, ENVIRON, counters=counters, last_s=DEADLINE_S
             ):
                 tracer.put(span("queue"))
                 tracer.put(span("death", error="engine 0 died", attributes={"a": 3, "b": "c"}))
@@ -141,11 +143,12 @@ async def test_spans_arrive_as_the_protocol_spells_them() -> None:
 
 @pytest.mark.slow
 async def test_what_a_collector_refuses_is_counted_and_later_spans_are_sent() -> None:
-    tracer, counters = Tracer(random.Random(1)), ApiCounters()
+    bell, counters = Doorbell(), ApiCounters()
+    tracer = Tracer(random.Random(1), bell.ring)
     with trio.fail_after(DEADLINE_S):
         async with (
             open_collector(503) as collector,
-            open_span_export(tracer, collector.url, {}, counters, last_s=DEADLINE_S),
+            open_span_export(tracer, bell, collector.url, {}, counters=counters, last_s=DEADLINE_S),
         ):
             for _ in range(SPANS_MAX + 3):
                 tracer.put(span())
@@ -157,18 +160,19 @@ async def test_what_a_collector_refuses_is_counted_and_later_spans_are_sent() ->
 
 
 async def test_without_a_collector_spans_are_counted_as_lost() -> None:
-    tracer, counters = Tracer(random.Random(1)), ApiCounters()
+    bell, counters = Doorbell(), ApiCounters()
+    tracer = Tracer(random.Random(1), bell.ring)
     with trio.fail_after(DEADLINE_S):
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/v1/traces"
         await listener.aclose()
-        async with open_span_export(tracer, url, {}, counters, last_s=DEADLINE_S):
+        async with open_span_export(tracer, bell, url, {}, counters=counters, last_s=DEADLINE_S):
             tracer.put(span())
     assert (counters.spans, counters.spans_dropped) == (0, 1)
 
 
 async def test_without_a_tracer_nothing_is_done() -> None:
-    async with open_span_export(None, "", {}, ApiCounters()):
+    async with open_span_export(None, Doorbell(), "", {}, counters=ApiCounters()):
         pass
 
 
@@ -192,11 +196,14 @@ def test_headers_and_resource_are_the_environments() -> None:
 
 @pytest.mark.slow
 async def test_what_is_on_its_way_when_the_process_ends_is_sent_again() -> None:
-    tracer, counters = Tracer(random.Random(1)), ApiCounters()
+    bell, counters = Doorbell(), ApiCounters()
+    tracer = Tracer(random.Random(1), bell.ring)
     with trio.fail_after(DEADLINE_S):
         async with open_collector() as collector:
             collector.unanswered = 1
-            async with open_span_export(tracer, collector.url, {}, counters, last_s=DEADLINE_S):
+            async with open_span_export(
+                tracer, bell, collector.url, {}, counters=counters, last_s=DEADLINE_S
+            ):
                 tracer.put(span("queue"))
                 await collector.wait(1)
         assert [names_of(message) for _, _, message in collector.got] == [["queue"], ["queue"]]

@@ -102,19 +102,19 @@ async def test_copies_are_made_in_time_and_an_idle_frontend_sleeps(
         assert generator.looks == looks, "an idle frontend sleeps"
 
         counters.connections = 1
-        totals.changed()
+        totals.changes.notify()
         await trio.testing.wait_all_tasks_blocked()
         assert observer.look().edge.connections == 1, "the first change is copied at once"
 
         counters.connections = 2
-        totals.changed()
+        totals.changes.notify()
         await trio.testing.wait_all_tasks_blocked()
         assert observer.look().edge.connections == 1
         await trio.sleep(2 * PERIOD_S)
         assert observer.look().edge.connections == 2
 
         generator.requests_active = 1
-        totals.changed()
+        totals.changes.notify()
         for finished in range(1, 4):  # nothing says that it changed
             generator.finished = finished
             await trio.sleep(1.5 * PERIOD_S)

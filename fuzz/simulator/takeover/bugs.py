@@ -152,7 +152,7 @@ async def _let_go(original: Broken, connection: HttpConnection) -> bytes:
 def _take_first(original: Broken, session: SocketSession, *event: Any) -> None:
     held = session.stream.transport.held
     if held is not None:
-        held.kept_from = session.stream._message_ends[0]
+        held.kept_from = session.stream.message_end
         held.publish()
     original(session, *event)
 

@@ -161,11 +161,10 @@ class Lives:
             steps_in_flight=1, kv_events_endpoint="ipc://@triolet-test",
         )  # fmt: skip
         ready = attrs.evolve(READY, kv_blocks=BLOCKS)
-        self.core = EngineCore(settings, ready, self.names)
-        assert self.core.kv_events is not None
-        self.stream = KVEventStream(
-            self.core.kv_events, 0, next_number=self.last_number + 1000, batches_max=50
-        )
+        log = KVEventLog.of(settings, lambda: None)
+        assert log is not None
+        self.core = EngineCore(settings, ready, self.names, log)
+        self.stream = KVEventStream(log, 0, next_number=self.last_number + 1000, batches_max=50)
         self.worker = make_worker(self.core)
 
     def read(self) -> None:

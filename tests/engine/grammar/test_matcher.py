@@ -27,7 +27,7 @@ class Clock:
 def timed(wanted: StructuredOutputs, work_s: float, ignored: frozenset[int]) -> MatchedGrammar:
     """A grammar each of whose masks and tokens takes so long."""
     matcher = make_compiler().compile(*make_order(wanted)).matcher
-    return MatchedGrammar(matcher, ignored, Clock(work_s))
+    return MatchedGrammar(matcher, ignored, clock=Clock(work_s))
 
 
 def is_terminated(grammar: MatchedGrammar) -> bool:

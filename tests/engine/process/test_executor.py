@@ -45,6 +45,7 @@ class Pool:
     ready: WorkerReady = attrs.field(init=False)
     progress: list[tuple[int, str, float]] = attrs.field(factory=list)
     told: list[list[Process]] = attrs.field(factory=list)  # what `on_workers` got, each time
+    lost: list[int] = attrs.field(factory=list)  # pool numbers after each loss
 
     @property
     def processes(self) -> list[Process]:
@@ -81,6 +82,7 @@ async def open_pool(
         5,
         on_progress=progress,
         on_workers=workers,
+        on_loss=lambda: pool.lost.append(executor.pool_number),
         worker_module=module,
         engine_fds=engine_fds,
     )

@@ -11,6 +11,7 @@ import zmq
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.kv_events import KVEventLog, external_hash
 from triolet.engine.process.kv_publisher import GATHER_S, KVPublisher, open_kv_publisher
+from triolet.nurseries.tasks.parking import Doorbell
 from triolet.tests.engine.core.test_kv_events import Index, name_of
 from triolet.tests.leaks import check_no_leaks
 from triolet.tests.transports.test_publication import open_reader, receive
@@ -42,23 +43,29 @@ async def replay(socket: zmq.Socket[bytes], start: int) -> list[tuple[int, bytes
         found.append((int.from_bytes(number, "big"), payload))
 
 
+def make_log() -> tuple[KVEventLog, Doorbell]:
+    news = Doorbell()
+    return KVEventLog(4, "CPU", on_news=news.ring), news
+
+
 @asynccontextmanager
-async def asking(log: KVEventLog, settings: EngineSettings) -> AsyncIterator[zmq.Socket[bytes]]:
-    """A publisher, and the socket of one who asks it for what was."""
+async def asking(settings: EngineSettings) -> AsyncIterator[tuple[KVEventLog, zmq.Socket[bytes]]]:
+    """A publisher's log, and the socket of one who asks it for what was."""
+    log, news = make_log()
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with (
-            open_kv_publisher(log, settings, 0),
+            open_kv_publisher(log, news, settings, 0),
             open_reader(zmq.DEALER, settings.kv_events_replay_endpoint) as asker,
         ):
-            yield asker
+            yield log, asker
 
 
 async def test_a_router_that_comes_late_has_the_state_and_then_what_changes() -> None:
-    settings, log = make_settings(), KVEventLog(4, "CPU")
+    settings, (log, news) = make_settings(), make_log()
     log.note_found(name_of(1))
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with (
-            open_kv_publisher(log, settings, 1),
+            open_kv_publisher(log, news, settings, 1),
             open_reader(zmq.SUB, endpoint_of_rank(settings.kv_events_endpoint, 1)) as reader,
             open_reader(
                 zmq.DEALER, endpoint_of_rank(settings.kv_events_replay_endpoint, 1)
@@ -86,8 +93,7 @@ async def test_a_router_that_comes_late_has_the_state_and_then_what_changes() ->
 
 
 async def test_hostile_questions_have_no_answer_and_stop_nothing() -> None:
-    settings, log = make_settings(), KVEventLog(4, "CPU")
-    async with asking(log, settings) as asker:
+    async with asking(make_settings()) as (_, asker):
         for frames in ([b""], [b"", b"1"], [b"x", bytes(8)], [b"", bytes(8), b""], [b"", b""]):
             asker.send_multipart(frames)
         found = await replay(asker, 2**64 - 1)
@@ -98,8 +104,10 @@ async def test_hostile_questions_have_no_answer_and_stop_nothing() -> None:
 async def test_a_dead_subscriber_bounds_what_is_kept_for_it() -> None:
     """Far more batches than it has room for; the log is emptied all the same."""
     settings = make_settings(kv_events_high_water=4, kv_events_replay_batches=8)
-    log = KVEventLog(4, "CPU")
-    async with asking(log, settings) as asker, open_reader(zmq.SUB, settings.kv_events_endpoint):
+    async with (
+        asking(settings) as (log, asker),
+        open_reader(zmq.SUB, settings.kv_events_endpoint),
+    ):
         for number in range(2000):
             log.note_stored(name_of(number), None, [])
             while log.has_news and number % 20 == 0:
@@ -113,8 +121,7 @@ async def test_a_dead_subscriber_bounds_what_is_kept_for_it() -> None:
 
 
 async def test_what_changes_is_gathered_and_an_answer_has_all_of_it() -> None:
-    settings, log = make_settings(), KVEventLog(4, "CPU")
-    async with asking(log, settings) as asker:
+    async with asking(make_settings()) as (log, asker):
         await replay(asker, 0)
         began = trio.current_time()
         batches = 0
@@ -131,8 +138,8 @@ async def test_what_changes_is_gathered_and_an_answer_has_all_of_it() -> None:
 
 async def test_an_endpoint_in_use_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
     settings = make_settings()
-    async with open_kv_publisher(KVEventLog(4, "CPU"), settings, 0):
-        publisher = KVPublisher(KVEventLog(4, "CPU"), settings, 0)
+    async with open_kv_publisher(*make_log(), settings, 0):
+        publisher = KVPublisher(*make_log(), settings, 0)
         async with trio.open_nursery() as nursery:
             await nursery.start(publisher.run)
             await trio.sleep(10)

@@ -46,8 +46,7 @@ async def test_others_take_the_place_of_all_and_know_nothing(
 ) -> None:
     with check_no_leaks():
         async with open_pool(write_sizes(tmp_path), workers=workers) as pool:
-            executor, lost = pool.executor, []
-            executor.on_loss = lambda: lost.append(executor.pool_number)
+            executor = pool.executor
             for pool_number in range(workers):
                 old = pool.processes
                 token = expected_token(0, 8)
@@ -62,7 +61,7 @@ async def test_others_take_the_place_of_all_and_know_nothing(
                 assert executor.death is not None
                 exit_ = executor.death.exit
                 assert (exit_.process, exit_.signal) == (f"worker-{pool_number}", signal.SIGKILL)
-            assert lost == list(range(1, workers + 1))
+            assert pool.lost == list(range(1, workers + 1))
             assert len(await executor.trees()) == workers
 
 

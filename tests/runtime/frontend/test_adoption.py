@@ -2,7 +2,7 @@
 
 import pathlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.runtime.frontend.admission import ignore_load
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX, AdoptedStream, adopt_streams
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.journal.journal import AdmissionNote, Journal
@@ -74,12 +75,12 @@ async def begun(bed: Bed, kinds: dict[str, SamplingParams], **options: Any) -> A
 
 @asynccontextmanager
 async def adopted(
-    bed: Bed, term: int = 2, died_ns: int = 0
+    bed: Bed, term: int = 2, died_ns: int = 0, on_load: Callable[[], None] = ignore_load
 ) -> AsyncIterator[tuple[Runtime, dict[str, Any]]]:
     """The next life, with what it adopts by name."""
     bed.cut_off(bed.frontend)
     memory = bed.client.journal.writer.memory
-    async with bed.open_successor(term) as successor:
+    async with bed.open_successor(term, on_load=on_load) as successor:
         journal = successor.client.journal = open_noted(memory, term)
         streams = adopt_streams(successor, journal, died_ns)
         successor.client.ledger.check_invariants()
@@ -151,9 +152,11 @@ async def test_ends_of_adopted_streams_are_reported_to_a_later_owner(
     async with (
         open_journaled(null_folder) as bed,
         begun(bed, KINDS),
-        adopted(bed) as (successor, streams),
+        adopted(bed, on_load=lambda: reported.append(successor.admission.active_requests)) as (
+            successor,
+            streams,
+        ),
     ):
-        successor.on_load = lambda: reported.append(successor.admission.active_requests)
         for stream in streams.values():
             await read(stream)
     assert len(reported) == len(KINDS)

@@ -1,5 +1,6 @@
 """A journal on disk: what was synced survives any power cut, and nothing else is ever read."""
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -31,7 +32,10 @@ class Life:
 
     def __init__(self, disk: SectorDisk, term: int, boot: bytes = BOOT) -> None:
         self.disk = disk
-        self.journal, self.contents = DiskJournal.read(disk, boot)
+        # A row for each time that something was stored after all was synced.
+        self.unsynced: list[None] = []
+        on_unsynced = partial(self.unsynced.append, None)
+        self.journal, self.contents = DiskJournal.read(disk, boot, on_unsynced)
         self.writer = JournalWriter.resume(self.journal, self.contents, term, LIMITS)
         self.term = term
         self.tokens = tokens_in(self.contents)
@@ -165,17 +169,16 @@ def test_an_order_from_before_does_not_undo_that() -> None:
 
 
 def test_it_says_when_there_is_something_to_sync() -> None:
-    first, said = life(), list[int]()
-    first.journal.on_unsynced = lambda: said.append(1)
+    first = life()
     first.sync()
     first.admit("1")
     first.say("1")
-    assert len(said) == 1
+    assert len(first.unsynced) == 1
     first.writer.note_rebuilding(None)
     first.sync()
     assert first.journal.is_synced
     first.writer.note_rebuilding("1")
-    assert len(said) == 2
+    assert len(first.unsynced) == 2
 
 
 def test_the_stream_that_was_being_rebuilt_is_found() -> None:
