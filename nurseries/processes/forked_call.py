@@ -72,11 +72,13 @@ class CallLimits:
 class ForkedCallDied(Exception):
     """The copy ended without a result; `is_own_fault` unless it was killed or stopped from outside.
 
-    `cause` is the predicate of a sentence about the copy.
+    `cause` is the predicate of a sentence about the copy. `is_spent`: it has had `cpu_s`, and would
+    need as much again.
     """
 
     cause: str
     is_own_fault: bool
+    is_spent: bool = False
 
     def __str__(self) -> str:
         return f"the call's process {self.cause}"
@@ -317,7 +319,8 @@ def _death(pidfd: int, *, was_stopped: bool) -> ForkedCallDied:
     if ended.si_code == os.CLD_EXITED:
         return ForkedCallDied(f"exited with code {status}", is_own_fault=True)
     cause = f"was killed by {signal.Signals(status).name}"
-    return ForkedCallDied(cause, is_own_fault=status != signal.SIGKILL)
+    is_spent = status == signal.SIGXCPU
+    return ForkedCallDied(cause, is_own_fault=status != signal.SIGKILL, is_spent=is_spent)
 
 
 def _keep_alone(kept_fd: int) -> None:

@@ -22,8 +22,9 @@ from ..errors import FormsUnavailable
 from .form_queue import FormQueue
 from .messages import FROM_FORMS, TO_FORMS, FormChecked
 
-# A check takes milliseconds, at most seconds of a processor; the machine may have other work.
-WAIT_S = 30.0
+# A check takes milliseconds, at most seconds of a processor, of which a machine whose own work
+# fills it gives a tenth to those behind it.
+WAIT_S = 60.0
 
 
 class FormChecker(Protocol):
@@ -78,7 +79,8 @@ class FormClient:
                     self._ended.pop(check.digest, None)
             verdict = check.verdict
         if verdict is None:
-            raise FormsUnavailable("no process is there to check it")
+            begun = "its check has not ended yet" if check.check_id else ""
+            raise FormsUnavailable(begun or "no process is there to check it")
         verdict.raise_refusal()
 
     def handle_link(self, link: socket.socket) -> None:

@@ -45,7 +45,7 @@ from .messages import FROM_FORMS, TO_FORMS, CheckForm, FormChecked, FormOutcome
 # Forms in use take milliseconds, large schemas some hundred; a compilation has fuel for no more
 # than a second (`grammar.text.LIMITS`). An engine compiles a second time with twice the stack, so
 # that what passes here does not overflow there.
-LIMITS = CallLimits(cpu_s=5, memory_bytes=512 << 20, stack_bytes=4 << 20, niceness=10)
+LIMITS = CallLimits(cpu_s=3, memory_bytes=512 << 20, stack_bytes=4 << 20, niceness=10)
 # A frontend has `form_queue.CHECKS_MAX` under way; what comes beyond that is not read.
 CHECKS_MAX = 8
 _ACCEPTED = b"\x00"
@@ -196,7 +196,7 @@ class FormProcess:
 
         def answer(outcome: FormOutcome, reason: str = "") -> None:
             self._checked += 1
-            self._died += outcome in (FormOutcome.CRASHED, FormOutcome.LOST)
+            self._died += outcome in (FormOutcome.CRASHED, FormOutcome.SPENT, FormOutcome.LOST)
             channel.send_nowait(FormChecked(order.check_id, outcome, reason))  # fits: it is bounded
 
         try:
@@ -206,7 +206,8 @@ class FormProcess:
                 else:
                     answer(FormOutcome.REFUSED, found.decode())
         except ForkedCallDied as death:
-            answer(FormOutcome.CRASHED if death.is_own_fault else FormOutcome.LOST, death.cause)
+            own = FormOutcome.SPENT if death.is_spent else FormOutcome.CRASHED
+            answer(own if death.is_own_fault else FormOutcome.LOST, death.cause)
         except OSError as error:  # no memory or descriptor for a copy
             answer(FormOutcome.LOST, str(error))
         except trio.Cancelled:

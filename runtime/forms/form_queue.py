@@ -4,9 +4,9 @@ Sans-IO: forms, answers and `now` in; checks to send and verdicts out. `form_cli
 
 Several requests with one form share its check. At most `CHECKS_MAX` checks are under way, of one
 principal half of them, so that forms which take seconds delay nobody else's; those that wait take
-turns by principal. A form whose check has died `CRASHES_MAX` times is refused, and remembered as
-such for `CRASHED_S`. A check that was ended from outside, by itself or with its process, begins
-again: that says nothing of the form.
+turns by principal. A form whose check has died `CRASHES_MAX` times, or once of all its processor
+time, is refused, and remembered as such for `CRASHED_S`. A check that was ended from outside, by
+itself or with its process, begins again: that says nothing of the form.
 """
 
 import hashlib
@@ -138,8 +138,8 @@ class FormQueue:
                 return self._end(check, Verdict())
             case FormOutcome.REFUSED:
                 return self._end(check, Verdict(answer.reason))
-            case FormOutcome.CRASHED:
-                check.crashes += 1
+            case FormOutcome.CRASHED | FormOutcome.SPENT:
+                check.crashes += 1 if answer.outcome is FormOutcome.CRASHED else CRASHES_MAX
                 if check.crashes >= CRASHES_MAX:
                     reason = f"cannot be served: the process that checked it {answer.reason}"
                     return self._end(check, Verdict(reason, now + CRASHED_S))

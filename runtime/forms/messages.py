@@ -13,6 +13,7 @@ class FormOutcome(enum.StrEnum):
     ACCEPTED = "accepted"
     REFUSED = "refused"  # the client must change it; `reason` says what
     CRASHED = "crashed"  # the check died of the form; `reason` says how
+    SPENT = "spent"  # the same, of all the processor time that it may have: it would again
     LOST = "lost"  # the check was ended from outside: it says nothing of the form
 
 

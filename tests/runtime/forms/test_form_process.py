@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,7 +24,7 @@ from triolet.runtime.errors import FormsUnavailable
 from triolet.runtime.events import ChildReady
 from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.form_fleet import FormFleet
-from triolet.runtime.forms.form_client import FormClient
+from triolet.runtime.forms.form_client import WAIT_S, FormClient
 from triolet.runtime.forms.form_queue import FormQueue
 
 from ...leaks import check_no_leaks
@@ -144,6 +145,20 @@ async def test_without_a_process_a_form_is_answered_by_come_back() -> None:
         with pytest.raises(FormsUnavailable):
             await client.check(SERVED, "")
         assert client.queue.statistics() == {"waiting": 0, "checked": 0}
+
+
+async def test_a_check_that_takes_too_long_is_said_to_be_under_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    client = FormClient()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        async with open_service(client.run, name="form-checks"):
+            client.handle_link(ours)
+            with pytest.raises(FormsUnavailable, match="its check has not ended yet"):
+                await client.check(SERVED, "")
+            assert client.queue.statistics() == {"waiting": 0, "checked": 1}
+    assert trio.current_time() >= WAIT_S
 
 
 async def test_a_process_that_is_watched_says_what_it_checked() -> None:

@@ -86,6 +86,16 @@ def test_the_second_crash_of_a_form_refuses_it_for_a_while() -> None:
     assert queue.verdict(form(1), 5.0 + CRASHED_S) is None
 
 
+def test_a_form_that_takes_all_the_time_it_may_have_is_refused_at_once() -> None:
+    queue = FormQueue()
+    check = queue.handle_wanted(form(1), "")
+    queue.next_checks()
+    assert answered(queue, check, FormOutcome.SPENT, "was killed by SIGXCPU") is check
+    verdict = queue.verdict(form(1), CRASHED_S - 1.0)
+    assert verdict is not None
+    assert "killed by SIGXCPU" in verdict.refusal
+
+
 def test_a_check_that_was_ended_from_outside_begins_again_before_the_others() -> None:
     queue = FormQueue()
     checks = [queue.handle_wanted(form(number), "") for number in range(4)]
