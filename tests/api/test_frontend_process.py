@@ -28,7 +28,6 @@ from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.counter_page import open_counter_memory, open_counter_page
-from triolet.nurseries.processes.process import ProcessSpec, open_process
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.changes import Changes
@@ -428,24 +427,6 @@ async def test_a_broken_tokenizer_is_refused_for_good(tmp_path: pathlib.Path) ->
         async with open_pair() as (root, fds), trio.open_nursery() as nursery:
             nursery.start_soon(frontend_process.main, fds)
             await root.bring_up(text, pid=os.getpid())
-
-
-@pytest.mark.slow
-async def test_a_real_process(folder: pathlib.Path) -> None:
-    text = settings_to_text(settings_for(folder))
-    spec = ProcessSpec("frontend 0", "triolet.api.frontend_process")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec) as process, trio.open_nursery() as nursery:
-            control = ControlChannel(
-                process.control, sends=ROOT_TO_FRONTEND, receives=FRONTEND_TO_ROOT
-            )
-            root = FakeRoot(control, process.control)
-            await root.bring_up(text, pid=process.pid)
-            nursery.start_soon(root.run)
-            assert (await root.get("/live"))[0] == 200
-            nursery.cancel_scope.cancel("the test is over")
-    assert process.exit is not None
-    assert process.exit.code == 0
 
 
 # ---- reports of the load

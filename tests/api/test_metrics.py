@@ -107,7 +107,9 @@ def test_names_and_labels_are_vllms() -> None:
     assert f'http_requests_total{{{of_route},status="2xx"}} 4.0' in text
     assert f'http_requests_total{{{of_route},status="4xx"}} 2.0' in text
     assert 'vllm:generation_tokens_total{engine="0",model_name="toy"} 42.0' in text
-    assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
+    assert 'vllm:prompt_tokens_total{engine="0",model_name="toy"} 0.0' in text
+    for name in ("running", "waiting"):
+        assert f'vllm:num_requests_{name}{{engine="0",model_name="toy"}} 0.0' in text
     assert 'vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.0' in text
     for reason in ("stop", "length", "abort", "error"):
         assert (

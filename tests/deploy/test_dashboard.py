@@ -83,38 +83,6 @@ def test_every_name_and_label_is_on_the_page() -> None:
             assert unknown_of(query, known) == [], (panel, query)
 
 
-def test_a_name_and_a_label_that_are_not_ours_are_found() -> None:
-    known = exported(page_of_all())
-    query = 'sum by (rank) (triolet_steps_total{engine="0", x="1"}) + triolet_nothing{instance="a"}'
-    assert unknown_of(query, known) == [
-        "triolet_steps_total: rank",
-        "triolet_steps_total: x",
-        "triolet_nothing",
-    ]
-
-
-def test_vllms_dashboards_find_what_they_ask_for() -> None:
-    """Names and labels of the two dashboards in vLLM's repository that we have the meaning of."""
-    known = exported(make_application(vllm_metrics=True).metrics.render())
-    for name in (
-        "e2e_request_latency_seconds_bucket",
-        "time_to_first_token_seconds_bucket",
-        "inter_token_latency_seconds_bucket",
-        "request_prompt_tokens_bucket",
-        "request_generation_tokens_bucket",
-        "request_queue_time_seconds_sum",
-        "request_prefill_time_seconds_sum",
-        "request_decode_time_seconds_sum",
-        "num_requests_running",
-        "num_requests_waiting",
-        "kv_cache_usage_perc",
-        "prompt_tokens_total",
-        "generation_tokens_total",
-        "request_success_total",
-    ):
-        assert "model_name" in known[f"vllm:{name}"]
-
-
 def test_compose_mounts_what_there_is() -> None:
     services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
     scraped = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["scrape_configs"][0]

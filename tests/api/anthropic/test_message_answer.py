@@ -153,23 +153,6 @@ def test_events_add_up_to_the_whole_message(name: str, size: int, tokens: int | 
     assert message_of(events_of(streamed(answer, record, tokens))) == message
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", [1, 4])
-def test_what_comes_behind_any_place_goes_on_with_what_came_before(name: str, size: int) -> None:
-    answer, text, _, _ = CASES[name]
-    record = recorded(text, size)
-    undisturbed = message_of(events_of(streamed(answer, record, None)))
-    for count in range(len(record.choices[0].token_ids) + 1):
-        first = CompletionCursor(record, answer, includes_usage=True)
-        data = first.take(count) if count else b""
-        second = CompletionCursor(record, answer, includes_usage=True)
-        if first.is_done:
-            break
-        second.go_behind(first.position)
-        data += second.take()
-        assert message_of(events_of(data)) == undisturbed
-
-
 def framed(
     answer: MessageAnswer, record: CompletionRecord, behind: str | None = None
 ) -> list[bytes]:

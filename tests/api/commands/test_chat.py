@@ -113,30 +113,21 @@ async def test_it_asks_answers_and_remembers(
     assert screen.getvalue() == f"> {answers[0]}\n> > {answers[1]}\n> \n"
 
 
-@pytest.mark.parametrize("word", ["/bye", "/exit", "/quit"])
-async def test_a_word_leaves(
-    word: str, null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
-) -> None:
-    typed(f"{word}\n", "never read\n")
-    async with open_conversation(null_folder) as conversation:
-        await conversation.run()
-    assert screen.getvalue() == "> "
-
-
-async def test_new_forgets_what_was_said(
+async def test_new_forgets_what_was_said_and_quit_leaves(
     null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
 ) -> None:
-    typed("hello\n", "/new\n", "hello\n")
+    typed("hello\n", "/new\n", "hello\n", "/quit\n", "never read\n")
     async with open_conversation(null_folder, system="be brief") as conversation:
         await conversation.run()
     assert roles(conversation) == ["system", "user", "assistant"]
     assert f"> {NEW}\n> " in screen.getvalue()
+    assert screen.getvalue().endswith("\n> ")
 
 
 async def test_help_and_words_that_are_no_command_are_not_asked_of_the_model(
     null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
 ) -> None:
-    typed("/help\n", "/ne w\n", "/etc/passwd?\n", " /help\n")
+    typed("/help\n", "/ne w\n", "/etc/passwd?\n", " /help\n", "/exit\n", "never read\n")
     async with open_conversation(null_folder) as conversation:
         await conversation.run()
     asked = [m["content"] for m in conversation.messages if m["role"] == "user"]

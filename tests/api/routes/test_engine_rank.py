@@ -40,18 +40,8 @@ async def test_body_extension_and_header_name_it_and_the_header_goes_first(path:
 
 
 @each_protocol
-@pytest.mark.parametrize("value", ["one", "1", -1, 1.5, True, []])
-async def test_what_is_no_number_is_refused_by_name(path: str, value: object) -> None:
-    inner = {"runtime": {RANK: value}}
-    async with open_client(make_application()) as client:
-        for fields, param in (({RANK: value}, RANK), (inner, f"runtime.{RANK}")):
-            answer = await client.request("POST", path, {**BODIES[path], **fields})
-            assert (answer.status, answer.error["param"]) == (400, param)
-
-
-@each_protocol
 @pytest.mark.parametrize("value", ["", "one", "-1", "+1", "1.0", "1 2", "9" * 10])
-async def test_so_is_a_header(path: str, value: str) -> None:
+async def test_a_header_that_is_no_number_is_refused_by_name(path: str, value: str) -> None:
     async with open_client(make_application()) as client:
         answer = await client.request("POST", path, BODIES[path], {RANK_HEADER: value})
         assert (answer.status, answer.error["param"]) == (400, RANK_HEADER)

@@ -2,7 +2,6 @@
 
 import errno
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -19,7 +18,6 @@ from triolet.fuzz.doubles.served import open_listener, where
 
 from ..fakes import FakeGenerator, HttpClient, Say, make_application
 from ..websocket.socket_client import SocketClient
-from .test_connection import HANDSHAKE, REQUEST
 
 
 @asynccontextmanager
@@ -106,31 +104,6 @@ async def test_one_address_has_a_limit_of_its_own() -> None:
     source.put.close()
     source.taken.close()
     assert application.counters.connections_refused == 1
-
-
-def reset(client: socket.socket) -> None:
-    """Close with RST."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("message", [HANDSHAKE, REQUEST], ids=["handshake", "request"])
-async def test_a_reset_at_any_byte_harms_no_other(message: bytes) -> None:
-    generator = FakeGenerator([Say("a"), Say("b", after_s=0.01)])
-    application = make_application(generator)
-    async with open_server(application) as address:
-        for length in range(len(message) + 1):
-            client = socket.create_connection(address)
-            client.sendall(message[:length])
-            if length % 2:
-                await trio.testing.wait_all_tasks_blocked(0.001)
-            reset(client)
-        assert await ask_live(address) == 200
-        while application.counters.connections_active:
-            await trio.testing.wait_all_tasks_blocked(0.01)
-    assert application.counters.connections_failed == 0
-    assert not generator.active
 
 
 @pytest.mark.slow

@@ -166,12 +166,9 @@ async def test_a_failure_ends_its_response_alone(error: Exception, code: str) ->
         ("{", "invalid_json"),
         ("[" * 100_000, "invalid_json"),
         ('{"type":"response.create","stream_id":"a b"}', "invalid_stream_id"),
-        ('{"type":"response.create","stream_id":7}', "invalid_stream_id"),
-        ('{"type":"session.update"}', "unknown_event"),
         ('{"type":7}', "invalid_type"),
         ('{"type":""}', "unknown_event"),
         ("{}", "missing_required_parameter"),
-        ('{"type":null}', "missing_required_parameter"),
     ],
 )
 async def test_bad_messages_are_answered(message: str, code: str) -> None:
@@ -447,20 +444,15 @@ async def test_a_lane_resumes_in_its_turn(autojump_clock: trio.testing.MockClock
 @pytest.mark.parametrize(
     ("event", "status", "code", "param"),
     [
-        ({"type": "response.resume"}, 400, "missing_required_parameter", "response_id"),
         ({"type": "response.resume", "response_id": "resp_0"}, 404, "response_not_found",
          "response_id"),
         ({"type": "response.resume", "response_id": "DONE", "starting_after": 99}, 400,
          "invalid_value", "starting_after"),
-        ({"type": "response.resume", "response_id": "DONE", "starting_after": "4"}, 400,
-         "invalid_type", "starting_after"),
         ({"type": "response.create", "previous_response_id": "resp_0", "input": "x"}, 404,
          "previous_response_not_found", "previous_response_id"),
         ({"type": "response.create", "input": "x", "runtime": {"keep_s": 1e9}}, 400,
          "invalid_parameter", "runtime.keep_s"),
         ({"type": "runtime.credit", "add": 4}, 404, "response_not_found", None),
-        ({"type": "runtime.credit", "response_id": "DONE"}, 400, "missing_required_parameter",
-         "add"),
         ({"type": "response.cancel", "response_id": 7}, 400, "invalid_type", "response_id"),
     ],
 )  # fmt: skip
