@@ -1,6 +1,7 @@
 """Examples, run as their readers run them."""
 
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 
@@ -49,6 +50,9 @@ async def test_an_example_runs(name: str, server: Server, tmp_path: pathlib.Path
     printed = await run_program(command, server, tmp_path, TRIOLET_URL=server.url)
     assert printed.strip(), "it prints something"
     assert said in printed
+    if name == "embed.py":
+        (blocks,) = re.findall(r"(\d+) of (\d+) KV blocks free", printed)
+        assert blocks[0] == blocks[1] != "0"
     if name == "resume.py":
         cut, whole = printed.splitlines()
         assert len(whole) > len(cut)

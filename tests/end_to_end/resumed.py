@@ -51,7 +51,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "runtime": {"seed": 5},
     },
 }
-CHAT_PATH, PATH, MESSAGES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+CHAT_PATH, PATH = "/v1/chat/completions", "/v1/completions"
 SHARED: dict[str, Any] = {
     "max_tokens": TOKENS,
     "temperature": 0.8,
@@ -96,18 +96,29 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 
 @attrs.define(eq=False)
-class ResumedCompletion:
-    """All frames of one completion, over as many connections as it takes."""
+class Stream:
+    """All events of one answer, with their ids, over as many connections as it takes."""
 
     path: str
     frames: list[tuple[str, Any]] = attrs.field(factory=list)
     connections: int = 0
 
     @property
-    def completion_id(self) -> str:
-        completion_id = self.frames[0][1]["id"]
-        assert isinstance(completion_id, str)
-        return completion_id
+    def events(self) -> list[Any]:
+        return [event for _, event in self.frames]
+
+    @property
+    def answer_id(self) -> str:
+        """The first event has it, or the object that this is about."""
+        first = self.frames[0][1]
+        found = first.get("response") or first.get("message") or first
+        assert isinstance(found["id"], str)
+        return found["id"]
+
+    @property
+    def reading_path(self) -> str:
+        """Where it is read on."""
+        return f"{self.path}/{self.answer_id}/stream"
 
     @property
     def has_ended(self) -> bool:
@@ -118,14 +129,13 @@ class ResumedCompletion:
         return len(self.frames) >= BEGUN
 
     async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-        """From the request to the last frame."""
+        """From the request to the last event."""
         async with _stream(client, "POST", self.path, json={**body, "stream": True}) as lines:
             await self._see(lines)
         while not self.has_ended:
-            assert self.frames, "it was cut before its first frame"
-            path = f"{self.path}/{self.completion_id}/stream"
+            assert self.frames, "it was cut before its first event"
             headers = {"last-event-id": self.frames[-1][0]}
-            async with _stream(client, "GET", path, headers=headers) as lines:
+            async with _stream(client, "GET", self.reading_path, headers=headers) as lines:
                 await self._see(lines)
 
     async def _see(self, lines: AsyncIterator[str]) -> None:
@@ -135,7 +145,7 @@ class ResumedCompletion:
             async for line in lines:
                 if line.startswith("id: "):
                     event_id = line.removeprefix("id: ")
-                elif line and not line.startswith("event: "):
+                elif line.startswith("data: "):
                     assert event_id not in seen, event_id
                     seen.add(event_id)
                     text = line.removeprefix("data: ")
@@ -143,90 +153,46 @@ class ResumedCompletion:
         except httpx.TransportError:
             pass
 
+    def said(self) -> Any:
+        """Its events, but for ids that are drawn."""
+        return json.loads(json.dumps(self.frames).replace(self.answer_id.partition("_")[2], "ID"))
+
     def whole(self) -> Any:
-        """All of it, but for what differs from run to run."""
-        digits = self.completion_id.rpartition("_")[2]
-        choices, (usage, done) = said_of(json.loads(json.dumps(self.frames).replace(digits, "ID")))
+        """All of it, but for what differs from run to run: of a completion."""
+        choices, (usage, done) = said_of(self.said())
         for said in choices.values():
             del said["chunk"]["created"]
         del usage["usage"]["prompt_tokens_details"]  # a second choice may find the first one's
         return choices, usage["usage"], done
 
 
-@attrs.define(eq=False)
-class ResumedMessage(ResumedCompletion):
-    """All events of one message."""
-
-    @property
-    def completion_id(self) -> str:
-        message_id = self.frames[0][1]["message"]["id"]
-        assert isinstance(message_id, str)
-        return message_id
+class MessageStream(Stream):
+    """That of a message."""
 
     @property
     def has_ended(self) -> bool:
         return bool(self.frames) and self.frames[-1][1]["type"] == "message_stop"
 
     def whole(self) -> Any:
-        """All of it, but for what differs from run to run."""
-        digits = self.completion_id.rpartition("_")[2]
-        text = json.dumps([event for _, event in self.frames]).replace(digits, "ID")
-        return message_of(json.loads(text))
+        return message_of(event for _, event in self.said())
 
 
-@attrs.define(eq=False)
-class ResumedStream:
-    """All events of one response, over as many connections as it takes."""
-
-    events: list[dict[str, Any]] = attrs.field(factory=list)
-    connections: int = 0
+class ResponseStream(Stream):
+    """That of a response, whose ids are its events' numbers."""
 
     @property
-    def response_id(self) -> str:
-        response_id = self.events[0]["response"]["id"]
-        assert isinstance(response_id, str)
-        return response_id
+    def reading_path(self) -> str:
+        return f"{self.path}/{self.answer_id}?stream=true"
 
     @property
     def has_ended(self) -> bool:
-        return bool(self.events) and self.events[-1]["type"] in TERMINAL
-
-    @property
-    def has_begun(self) -> bool:
-        return len(self.events) >= BEGUN
-
-    async def read(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-        """From the request to the last event."""
-        async with _stream(client, "POST", "/v1/responses", json={**body, "stream": True}) as lines:
-            await self._see(lines)
-        while not self.has_ended:
-            assert self.events, "it was cut before its first event"
-            path, last = f"/v1/responses/{self.response_id}", self.events[-1]["sequence_number"]
-            query = {"stream": "true", "starting_after": last}
-            async with _stream(client, "GET", path, params=query) as lines:
-                await self._see(lines)
-
-    async def _see(self, lines: AsyncIterator[str]) -> None:
-        self.connections += 1
-        try:
-            async for line in lines:
-                if line.startswith("data: {"):
-                    self.see(json.loads(line.removeprefix("data: ")))
-        except httpx.TransportError:
-            pass
-
-    def see(self, event: dict[str, Any]) -> None:
-        """The next one."""
-        assert event["type"] != "error", event
-        last = self.events[-1]["sequence_number"] if self.events else -1
-        assert event["sequence_number"] > last, (event, last)
-        self.events.append(event)
+        return bool(self.frames) and self.frames[-1][1]["type"] in TERMINAL
 
     def whole(self) -> Any:
-        """All of it, but for what differs from run to run."""
-        text = json.dumps(self.events).replace(self.response_id.removeprefix("resp_"), "ID")
+        numbers = [event["sequence_number"] for event in self.events]
+        assert numbers == sorted(set(numbers)), "they grow"
         found: list[dict[str, Any]] = []
-        for event in json.loads(text):
+        for _, event in self.said():
             response = event.get("response")
             if response is not None:
                 del response["created_at"]
@@ -260,9 +226,6 @@ async def _stream(
             await trio.sleep(0.05)
 
 
-Stream = ResumedStream | ResumedCompletion
-
-
 async def ask_all(
     server: Server, salt: str, disturb: Callable[[], Awaitable[None]] | None = None
 ) -> dict[str, Stream]:
@@ -285,17 +248,18 @@ async def ask_all(
 
 def _begin_all(nursery: trio.Nursery, client: httpx.AsyncClient, salt: str) -> dict[str, Stream]:
     streams: dict[str, Stream] = {}
-    for name, body in BODIES.items():
+
+    def begin(name: str, stream: Stream, body: dict[str, Any]) -> None:
+        streams[name] = stream
         runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-        stream = streams[name] = ResumedStream()
         nursery.start_soon(stream.read, client, {**body, "runtime": runtime})
+
+    for name, body in BODIES.items():
+        begin(name, ResponseStream("/v1/responses"), body)
     for name, (path, body) in COMPLETIONS.items():
-        completion = streams[name] = ResumedCompletion(path)
-        nursery.start_soon(completion.read, client, {**body, "cache_salt": f"{name} {salt}"})
+        begin(name, Stream(path), body)
     for name, body in MESSAGES.items():
-        runtime = {**body["runtime"], "cache_salt": f"{name} {salt}"}
-        message = streams[name] = ResumedMessage(MESSAGES_PATH)
-        nursery.start_soon(message.read, client, {**body, "runtime": runtime})
+        begin(name, MessageStream("/v1/messages"), body)
     return streams
 
 

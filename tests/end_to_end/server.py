@@ -98,6 +98,14 @@ class Server(ServerProcess):
 
         await wait_until(all_linked, "every frontend has every engine")
 
+    async def wait_replaced(self, place: str, pid: int) -> None:
+        """Return when another process than this one is in its place."""
+
+        async def is_replaced() -> bool:
+            return (await self.pids()).get(place, pid) != pid
+
+        await wait_until(is_replaced, f"{place} is back")
+
     async def pids(self) -> dict[str, int]:
         """{place in the tree: pid}, as "root", "frontend 0", "engine 1" and "engine 1/worker 0"."""
         return {name: process.pid for name, process in places(await self.tree())}

@@ -118,6 +118,16 @@ async def read_socket(
             seen.break_off(error)
 
 
+async def read_lane(server: Server, request: dict[str, Any], seen: SeenStream) -> None:
+    """A response on a socket of its own, read to its end."""
+    async with open_socket(server.url) as socket, trio.open_nursery() as nursery:
+        await socket.send_message(json.dumps({"type": "response.create", **request}))
+        lanes: dict[str | None, SeenStream] = {None: seen}
+        nursery.start_soon(read_socket, socket, lanes)
+        await seen.ended.wait()
+        nursery.cancel_scope.cancel("the stream has ended")
+
+
 @asynccontextmanager
 async def open_socket(url: str) -> AsyncIterator[trio_websocket.WebSocketConnection]:
     """A WebSocket to the server at this URL; leaving the block drops the connection.

@@ -1,6 +1,5 @@
 """Processes that are stopped for ever are found by the root, named, and replaced."""
 
-import json
 import os
 import pathlib
 import signal
@@ -12,7 +11,7 @@ import pytest
 import trio
 
 from .server import DEADLINE_S, Server, open_server, wait_until
-from .streams import SeenStream, body, open_socket, read_socket
+from .streams import SeenStream, body, read_lane
 
 pytestmark = pytest.mark.slow
 
@@ -31,17 +30,12 @@ async def open_load(folder: pathlib.Path) -> AsyncIterator[tuple[Server, list[Se
     """Two engines with three workers each, and streams that outlast the test on both."""
     streams = [SeenStream() for _ in range(SOCKETS)]
 
-    async def run(server: Server, stream: SeenStream) -> None:
-        async with open_socket(server.url) as socket:
-            await socket.send_message(json.dumps({"type": "response.create", **body(1500)}))
-            await read_socket(socket, {None: stream})
-
     with trio.fail_after(3 * DEADLINE_S):
         opened = open_server(folder, "1", "2", executor="null", workers=3, null_step_s=0.02)
         async with opened as server, trio.open_nursery() as nursery:
             await server.wait_linked(1, 2)
             for stream in streams:
-                nursery.start_soon(run, server, stream)
+                nursery.start_soon(read_lane, server, body(1500), stream)
             await wait_until(lambda: all(s.token_ids for s in streams), "all streams have begun")
             yield server, streams
             nursery.cancel_scope.cancel("the test is over")

@@ -55,7 +55,8 @@ async def kill_and_restart(server: Server, lost_bytes: int = 0) -> None:
 async def test_streams_of_a_killed_root_are_read_on_by_number(tmp_path: pathlib.Path) -> None:
     """Then the machine dies: what clients have seen of the lost end is computed again."""
     with trio.fail_after(4 * DEADLINE_S):
-        async with open_journaled(tmp_path, "--frontends", "2") as server:
+        slowly = ("--executor", "null", "--null-step", "0.01")
+        async with open_journaled(tmp_path, "--frontends", "2", *slowly) as server:
             await server.wait_linked(2, 1)
             wanted = await ask_all(server, "undisturbed")
             for lost_bytes in (0, LOST_BYTES):

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import secrets
 import subprocess
 import sys
@@ -10,8 +9,7 @@ import sys
 import pytest
 import trio
 
-from ..house import ROOT
-from .server import DEADLINE_S, MARK, marked_processes, open_server
+from .server import DEADLINE_S, MARK, marked_processes
 
 pytestmark = pytest.mark.slow
 
@@ -36,27 +34,6 @@ async def run_program(path: pathlib.Path, *arguments: str) -> tuple[int, str, st
         )
     assert marked_processes(mark) == {}
     return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-async def test_the_example_of_embedding() -> None:
-    code, output, errors = await run_program(ROOT / "examples" / "embed.py")
-    assert code == 0, errors
-    assert errors == ""
-    free = re.search(r"(\d+) of (\d+) KV blocks free", output)
-    assert free is not None, output
-    assert free[1] == free[2] != "0"
-    assert output.count("[length]") == output.count("[left]") == 1
-
-
-async def test_the_example_of_lanes(tmp_path: pathlib.Path) -> None:
-    async with open_server(tmp_path, "--executor", "null", "--null-step", "0.02") as server:
-        url = server.url.replace("http", "ws") + "/v1/responses"
-        code, output, errors = await run_program(ROOT / "examples" / "lanes.py", url)
-    assert (code, errors) == (0, "")
-    lanes = [line.partition(": ")[0] for line in output.splitlines()]
-    assert lanes.count("fox") > 2 < lanes.count("owl")
-    first, last = lanes.index("owl"), len(lanes) - 1 - lanes[::-1].index("fox")
-    assert first < last, "they come side by side"
 
 
 async def test_the_blocking_face_answers_two_prompts_and_closes() -> None:

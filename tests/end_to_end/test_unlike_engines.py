@@ -83,11 +83,3 @@ async def test_without_time_to_wait_it_is_an_error_or_an_event_says_it(
         assert len(streams[name].token_ids) == TOKENS
     rest = [seen for name, seen in streams.items() if name not in (*failed, *told)]
     assert {tuple(seen.token_ids) for seen in rest} == {tuple(rest[0].token_ids)}, "the second's"
-
-
-async def test_with_time_it_waits_for_its_own(tmp_path: pathlib.Path) -> None:
-    with trio.fail_after(3 * DEADLINE_S):
-        async with open_unlike(tmp_path) as server:
-            streams = await disturbed(server)
-    assert not any(seen.error or moved(seen) for seen in streams.values())
-    assert {len(seen.token_ids) for seen in streams.values()} == {TOKENS}

@@ -1,9 +1,8 @@
-"""A live server that is watched: the feed beyond deaths, signals, `triolet top`, `--demo`."""
+"""A live server that is watched: the feed beyond deaths, signals, `triolet top`."""
 
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +30,7 @@ STORY = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("watching")
     steps = "--executor", "null", "--null-step", "0.01"
-    with module_server(folder, "--demo", "--admin-key", "admin", *steps) as server:
+    with module_server(folder, "--admin-key", "admin", *steps) as server:
         trio.run(server.wait_linked, 1, 1)
         yield server
 
@@ -135,15 +134,6 @@ async def test_a_feed_goes_on_when_its_own_frontend_is_killed(server: Server) ->
         await feed.read_until(lambda: feed.rows["frontend 0"]["pid"] not in (0, pid))
         feed.rows.clear()
         await feed.read_until(feed.is_whole)
-
-
-async def test_the_address_of_a_demo_has_an_admins_key(server: Server) -> None:
-    found = re.search(r"(http://127\.0\.0\.1:\d+)/#key=(\S+)", server.log())
-    assert found is not None
-    assert found[1] == server.url
-    async with server.client() as client:
-        key = {"authorization": f"Bearer {found[2]}"}
-        assert (await client.get("/admin/places", headers=key)).status_code == 200
 
 
 def top_of(server: Server) -> tuple[list[str], dict[str, str]]:

@@ -1,7 +1,7 @@
 """The unmodified SDK: its socket is lost after some tokens; `retrieve` brings the rest, exactly.
 
-python resume.py URL TOKENS; prints the two halves of the cut response and the same one uncut, then
-a conversation: prewarmed, continued, forked, deleted; all as JSON.
+python resume.py URL TOKENS; prints the two halves of the cut response and the same one uncut, as
+JSON.
 """
 
 import json
@@ -10,7 +10,6 @@ import socket
 import sys
 from typing import Any
 
-import openai
 from openai import OpenAI
 
 MODEL = "triolet-bundled"
@@ -70,46 +69,11 @@ def uncut(client: OpenAI) -> list[int]:
     raise AssertionError("no end")
 
 
-def conversation(client: OpenAI) -> dict[str, Any]:
-    with client.responses.connect() as connection:
-        warm: Any = {**REQUEST, "generate": False, "runtime": {}}
-        connection.send(warm)
-        types = []
-        for event in connection:
-            types.append(event.type)
-            if event.type == "response.completed":
-                first = event.response
-                break
-    ask: Any = {"model": MODEL, "max_output_tokens": 8, "temperature": 0}
-    second = client.responses.create(input=[], previous_response_id=first.id, **ask)
-    forks = [
-        client.responses.create(input=text, previous_response_id=second.id, **ask)
-        for text in ("And then?", "Why?")
-    ]
-    items = client.responses.input_items.list(forks[0].id, order="asc")
-    client.responses.delete(second.id)
-    try:
-        client.responses.retrieve(second.id)
-    except openai.NotFoundError as error:
-        code = error.code
-    background = client.responses.create(input="Hello", background=True, **ask)
-    with client.responses.retrieve(background.id, stream=True) as stream:
-        followed = [event.type for event in stream]
-    return {
-        "warm": types,
-        "warm_tokens": first.usage.output_tokens if first.usage else None,
-        "items": [item.role for item in items],  # type: ignore[union-attr]
-        "forks": [fork.previous_response_id == second.id for fork in forks],
-        "deleted": code,
-        "background": [background.status, followed[0], followed[-1]],
-    }
-
-
 def main() -> None:
     client = OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none", max_retries=0)
     seen = cut_after(client, int(sys.argv[2]))
     seen["uncut"] = uncut(client)
-    print(json.dumps({**seen, "conversation": conversation(client)}))  # noqa: T201
+    print(json.dumps(seen))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""Secrets of a server: which of its processes have them in their environment, and in core files."""
+"""Environment of a server's processes: which have its secrets, and how long their threads spin."""
 
 import pathlib
+import re
 import sys
 
 import pytest
 import trio
 
+from triolet.engine.kernels.library import SPIN_COUNT, SPIN_VARIABLE
+
+from ..engine.kernels.small_models import needs_kernels
 from .server import DEADLINE_S, Server, marked_processes, wait_until
 
 pytestmark = pytest.mark.slow
 
-SERVE = [sys.executable, "-P", "-m", "triolet", "serve", "--port", "0"]
+SERVE = [sys.executable, "-P", "-m", "triolet", "serve", "--port", "0", "--executor"]
 # Of every process.
 NEEDED = {"PATH", "HOME", "TRIOLET_TEST_MARK", "OMP_WAIT_POLICY", "LD_BIND_NOW"}
 SECRET = "do-not-tell"
@@ -28,6 +32,10 @@ SECRETS = {
 # Root, frontend, its spare and fork server; engine and its spare, each with a worker, their fork
 # server.
 PROCESSES_MIN = 9
+# A library of threads prints what it has read when it is loaded, in the process that loads it.
+SPIN_LINE = re.compile(rf"{SPIN_VARIABLE} = '(\d+)'")
+# Worker and spare worker, at least: those that are forked have what their fork server has loaded.
+LOADED_MIN = 2
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -50,21 +58,30 @@ def check_environment(found: dict[str, str], command: str, *, is_root: bool) -> 
             assert (name in found) == (FRONTENDS in command), (name, command)
 
 
-async def test_secrets_are_where_they_are_needed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("executor", [pytest.param("native", marks=needs_kernels), "torch"])
+async def test_secrets_are_where_they_are_needed_and_no_worker_spins_for_long(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, executor: str
 ) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    monkeypatch.setenv("LD_BIND_NOW", "1")
-    server = Server(SERVE, tmp_path)
+    monkeypatch.setenv("LD_BIND_NOW", "")  # which a loader takes for nothing
+    monkeypatch.delenv(SPIN_VARIABLE, raising=False)  # set for the tests' own threads
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    server = Server([*SERVE, executor], tmp_path)
+
+    def are_there() -> bool:
+        is_loaded = len(SPIN_LINE.findall(server.log())) >= LOADED_MIN
+        return is_loaded and len(marked_processes(server.mark)) >= PROCESSES_MIN
+
     with trio.fail_after(2 * DEADLINE_S):
         server.spawn()
         try:
             await server.wait_ready()
-            await wait_until(
-                lambda: len(marked_processes(server.mark)) >= PROCESSES_MIN, "spares are there"
-            )
+            await wait_until(are_there, "spares are there, and kernels are loaded")
+            for phase in ("weights loaded", "KV memory taken", "files hashed"):
+                assert server.log().count(f"engine 0: {phase} in ") == 1
+            assert set(SPIN_LINE.findall(server.log())) == {SPIN_COUNT}, server.log()
             for pid, command in marked_processes(server.mark).items():
                 assert core_limit(pid) == "0", command
                 check_environment(environment(pid), command, is_root=pid == server.popen.pid)

@@ -1,6 +1,6 @@
-"""The unmodified SDK: choices, logprobs, penalties, biases and bad words, in every protocol.
+"""The unmodified SDK: logprobs whole and streamed, in chat and in Responses, and a refusal.
 
-python parameters.py URL; prints what came, as JSON.
+python logprobs.py URL; prints what came, as JSON.
 """
 
 import json
@@ -37,43 +37,6 @@ def chat_logprobs(client: OpenAI) -> dict[str, Any]:
     }
 
 
-def choices(client: OpenAI) -> dict[str, Any]:
-    asked = {**CHAT, "temperature": 2.0, "seed": 5, "n": 3}
-    whole = client.chat.completions.create(**asked)
-    texts: dict[int, str] = {0: "", 1: "", 2: ""}
-    for chunk in client.chat.completions.create(**asked, stream=True):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.delta.content or ""
-    return {
-        "whole": [choice.message.content for choice in whole.choices],
-        "streamed": [texts[index] for index in range(3)],
-        "usage": whole.usage.to_dict() if whole.usage else None,
-    }
-
-
-def echoed(client: OpenAI) -> dict[str, Any]:
-    found = client.completions.create(
-        model="triolet-bundled", prompt=QUESTION, max_tokens=1, echo=True, logprobs=2, temperature=0
-    ).choices[0]
-    assert found.logprobs is not None
-    return {"text": found.text, **found.logprobs.to_dict()}
-
-
-def steered(client: OpenAI, token_id: int) -> dict[str, Any]:
-    """One token wanted, by bias and by what is allowed; one word not wanted."""
-
-    def ask(**more: Any) -> str:
-        answer = client.chat.completions.create(**{**CHAT, "temperature": 0, **more})
-        return str(answer.choices[0].message.content)
-
-    return {
-        "biased": ask(logit_bias={str(token_id): 100}, max_completion_tokens=4),
-        "allowed": ask(extra_body={"allowed_token_ids": [token_id]}, max_completion_tokens=4),
-        "without": ask(extra_body={"bad_words": ["Tokyo"]}),
-        "penalised": ask(presence_penalty=2, frequency_penalty=2, logit_bias={str(token_id): 3}),
-    }
-
-
 def responses_logprobs(client: OpenAI) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "model": "triolet-bundled",
@@ -103,9 +66,6 @@ def refused(client: OpenAI) -> str | None:
 with OpenAI(api_key="none", base_url=f"{sys.argv[1]}/v1") as client:
     seen = {
         "chat": chat_logprobs(client),
-        "choices": choices(client),
-        "echoed": echoed(client),
-        "steered": steered(client, int(sys.argv[2])),
         "responses": responses_logprobs(client),
         "refused": refused(client),
     }
