@@ -24,15 +24,15 @@ MODULES = {
     "transports/links/linked_channel.py": "tests/transports/links",
     "transports/links/memory_channel.py": "tests/transports/links",
     "transports/links/zmq_channel.py": "tests/transports/links",
-    "runtime/frontend/ledger.py": "tests/runtime/frontend",
-    "runtime/frontend/ledger_entry.py": "tests/runtime/frontend",
+    "runtime/frontend/ledger.py": "tests/runtime/frontend tests/scenarios",
+    "runtime/frontend/ledger_entry.py": "tests/runtime/frontend tests/scenarios",
     "runtime/frontend/adoption.py": "tests/runtime/frontend",
     "runtime/frontend/engine_view.py": "tests/runtime/frontend",
-    "runtime/frontend/replay_policy.py": "tests/runtime/frontend",
+    "runtime/frontend/replay_policy.py": "tests/runtime/frontend tests/scenarios",
     "runtime/frontend/request_flow.py": "tests/runtime/frontend",
     "runtime/fleet/membership.py": "tests/runtime/fleet",
     "runtime/continuity/connection_slots.py": "tests/runtime/continuity",
-    "runtime/journal/judgement.py": "tests/runtime/frontend",  # the ledger's table of refusals
+    "runtime/journal/judgement.py": "tests/scenarios",  # `ledger/exactly_once.txt`
     "runtime/journal/reader.py": "tests/runtime/journal",
     "runtime/journal/stream.py": "tests/runtime/journal",
     "runtime/journal/streams.py": "tests/runtime/journal",
@@ -145,7 +145,7 @@ def _caught_by(folder: Path, tests: str, seeds: int) -> str:
     words = ["-m", "triolet.fuzz", "simulate", "--no-shrink", "--seeds", str(seeds)]
     if not _passes(folder, words):
         return "simulator"
-    words = ["-m", "pytest", tests, "-x", "-q", "-p", "no:cacheprovider"]
+    words = ["-m", "pytest", *tests.split(), "-x", "-q", "-p", "no:cacheprovider"]
     return "" if _passes(folder, words) else "tests"
 
 

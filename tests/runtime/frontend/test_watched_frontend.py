@@ -5,11 +5,18 @@ from typing import Any
 import trio
 import trio.testing
 
-from triolet.engine.messages import FinishReason
+from triolet.engine.messages import FinishReason, StepOutputs
 from triolet.runtime.frontend.ledger import Ledger
 from triolet.runtime.frontend.watched_frontend import STREAMS_MAX, WatchedFrontend
+from triolet.transports.links.channel import Peer
 
-from .test_ledger import ENGINE, outputs, request
+from ..journal.making import output, request
+
+ENGINE = Peer("engine", 0, 1)
+
+
+def outputs(first: int, ids: list[int], finish: FinishReason | None = None) -> StepOutputs:
+    return StepOutputs(1, [output("r", 1, first, ids, finish)])
 
 
 def watched() -> tuple[Ledger, WatchedFrontend]:
@@ -30,7 +37,7 @@ async def test_a_stream_from_its_first_token_to_its_end(
 ) -> None:
     ledger, frontend = watched()
     frontend.begin()
-    ledger.handle_add(request(), ENGINE, trio.current_time())
+    ledger.handle_add(request("r"), ENGINE, trio.current_time())
     await trio.sleep(2)
     frontend.sample()
     (first,) = streams(frontend)
@@ -52,7 +59,7 @@ async def test_a_stream_from_its_first_token_to_its_end(
 
 async def test_an_end_is_said_once_with_its_tokens() -> None:
     ledger, frontend = watched()
-    ledger.handle_add(request(), ENGINE, trio.current_time())
+    ledger.handle_add(request("r"), ENGINE, trio.current_time())
     frontend.begin()
     last = outputs(0, [1], finish=FinishReason.STOP)
     ledger.handle_outputs(ENGINE, last, trio.current_time())
