@@ -46,7 +46,7 @@ MODULES = {
     "engine/core/request.py": "tests/engine/core",
     "engine/core/outputs.py": "tests/engine/core",
     "engine/core/checks.py": "tests/engine/core",
-    "api/responses/adoption.py": "tests/api/responses",
+    "api/streams/adoption.py": "tests/api/streams",
     "api/streams/executions.py": "tests/api/streams",
 }
 NUMBERS = re.compile(
