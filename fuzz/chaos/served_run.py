@@ -171,16 +171,20 @@ def is_apart(place: str) -> bool:
     return any(part.startswith(APART) for part in place.split("/"))
 
 
+def is_up(process: ProcessTree) -> bool:
+    """Whether it answers, and has booted."""
+    return "done" not in process.facts and "state" not in process.facts
+
+
 def is_serving(place: str, process: ProcessTree, places: Sequence[str]) -> bool:
     """Whether it answers, has booted, and is linked with all that it should be."""
-    facts = process.facts
-    if "done" in facts or "state" in facts:
-        return False  # it boots; it does not answer
+    if not is_up(process):
+        return False
     peers = {"frontend": "engine", "engine": "frontend"}.get(place.partition(" ")[0])
     if peers is None or "/" in place:
         return True
     wanted = sum(1 for each in places if each.startswith(peers) and "/" not in each)
-    return facts.get(f"{peers}s") == wanted
+    return process.facts.get(f"{peers}s") == wanted
 
 
 def epochs_of(processes: Mapping[str, ProcessTree]) -> dict[str, int]:

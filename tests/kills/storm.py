@@ -21,7 +21,7 @@ from triolet.fuzz.chaos.keepsakes import Keepsakes
 from triolet.fuzz.chaos.load import Bystanders
 from triolet.fuzz.chaos.options import PROGRAM, ChaosOptions
 from triolet.fuzz.chaos.report.report import FaultOutcome
-from triolet.fuzz.chaos.served_run import epochs_of
+from triolet.fuzz.chaos.served_run import epochs_of, is_up
 from triolet.fuzz.observers import NotInTime, state_of, wait_until
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.control.client import ControlCallFailed
@@ -219,11 +219,6 @@ class Storm:
         for place in needed:
             self.runner.remember(outcome.kind, outcome.at_s, place, is_death="/" not in place)
         return True
-
-
-def is_up(process: ProcessTree) -> bool:
-    """Whether it answers, and has booted."""
-    return "done" not in process.facts and "state" not in process.facts
 
 
 async def _run_segment(campaign: Campaign, kills: Sequence[Kill]) -> None:

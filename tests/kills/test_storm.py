@@ -6,10 +6,11 @@ import pytest
 import trio
 
 from triolet.fuzz.chaos.report.growth import SAMPLES_MIN
+from triolet.fuzz.chaos.served_run import is_up
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 
 from .lives import Lives, tasks_of
-from .storm import is_up, judge_spawns
+from .storm import judge_spawns
 
 BEFORE = {"engine 0": 3, "frontend 0": 4}
 
