@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 import attrs
 
 E = TypeVar("E")
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 # Shrinking stops after so many checks or seconds: a shorter list is a comfort, not the finding.
 SHRINK_CHECKS_MAX = 400
 SHRINK_S = 10.0
@@ -66,6 +68,18 @@ AnyFuzzer = Fuzzer[Any, Any]
 def each(draw_one: Callable[[Random], E]) -> Callable[[Random, int], list[E]]:
     """Draw the events of a round one by one, none of which needs to know the others."""
     return lambda chance, count: [draw_one(chance) for _ in range(count)]
+
+
+def bare(call: Callable[P, R], *named: type[Exception]) -> Callable[P, R]:
+    """Plant a fault: what is refused by name comes up as some other error."""
+
+    def planted(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except named as error:
+            raise ValueError(str(error)) from error
+
+    return planted
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ from ...engine.model_config.config import load_model_limits
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, GrammarKind, StructuredOutputs
 from ..drawing import mutate, mutate_json
-from ..fuzzer import Fuzzer, each
+from ..fuzzer import Fuzzer, bare, each
 
 # This process's CPU time for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0
@@ -239,14 +239,6 @@ def _compile(wanted: StructuredOutputs) -> RequestGrammar:
     return _compiler().compile(wanted, ends(), [])
 
 
-def _compile_bare(wanted: StructuredOutputs) -> RequestGrammar:
-    """Planted: what is wrong with a form comes up as it is."""
-    try:
-        return _compile(wanted)
-    except InvalidParameter as error:
-        raise ValueError(str(error)) from error
-
-
 @attrs.define(eq=False)
 class _LooseGrammar:
     """Planted: its masks allow every token."""
@@ -279,7 +271,9 @@ FUZZER = Fuzzer[Ask, GrammarHost](
     check=check,
     target=GrammarHost(_compile),
     faults={
-        "what is wrong with a form comes up as it is": GrammarHost(_compile_bare),
+        "what is wrong with a form comes up as it is": GrammarHost(
+            bare(_compile, InvalidParameter)
+        ),
         "masks allow every token": GrammarHost(_compile_loose),
     },
     round_events=40,

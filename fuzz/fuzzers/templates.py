@@ -19,7 +19,7 @@ from ...runtime.text.chat_template import ChatTemplate
 from ...runtime.text.template_sandbox import INLINE
 from ..doubles.served import BUNDLED
 from ..drawing import ODD_VALUES, mutate, mutate_json
-from ..fuzzer import Fuzzer
+from ..fuzzer import Fuzzer, bare
 
 TEXT_CHARACTERS_MAX = INLINE.characters
 MESSAGES = [
@@ -160,14 +160,6 @@ def _render(folder: pathlib.Path, messages: Any) -> str:
     return ChatTemplate.load(folder, {"bos_token": "<s>"}).render(messages, limits=INLINE)
 
 
-def _render_bare(folder: pathlib.Path, messages: Any) -> str:
-    """Planted: what a template trips over comes up as it is."""
-    try:
-        return _render(folder, messages)
-    except ChatTemplateRefused as error:
-        raise error.__cause__ or error from None
-
-
 def _render_open(folder: pathlib.Path, messages: Any) -> str:
     """Planted: attributes of the host's objects can be had."""
     text = _render(folder, messages)
@@ -198,7 +190,7 @@ FUZZER = Fuzzer[Chat, TemplateHost](
     check=check,
     target=TemplateHost(_render),
     faults={
-        "what it trips over comes up as it is": TemplateHost(_render_bare),
+        "what it trips over comes up as it is": TemplateHost(bare(_render, ChatTemplateRefused)),
         "attributes of the host can be had": TemplateHost(_render_open),
         "a text of any length is made": TemplateHost(_render_uncounted),
         "a conversation is used up": TemplateHost(_render_once),

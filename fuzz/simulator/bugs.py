@@ -7,7 +7,7 @@ links never bring one): the fuzzers of single machines find those.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
@@ -43,7 +43,7 @@ from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
-from .journal_bugs import JOURNAL_ROWS, Broken, nothing
+from .journal_bugs import JOURNAL_ROWS, Broken, Row, nothing
 
 
 @contextmanager
@@ -61,13 +61,18 @@ def replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[No
         setattr(owner, name, original)
 
 
-@contextmanager
-def _planted(name: str) -> Iterator[None]:
-    with ExitStack() as planted:
-        for row, owner, method, broken in (*_ROWS, *JOURNAL_ROWS):
-            if row == name:
-                planted.enter_context(replaced(owner, method, broken))
-        yield
+def bugs_of(rows: Sequence[Row]) -> dict[str, Callable[[], AbstractContextManager[object]]]:
+    """{name: plants the bug for a block}; a bug may have several rows."""
+
+    @contextmanager
+    def planted(name: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            for row, owner, method, broken in rows:
+                if row == name:
+                    stack.enter_context(replaced(owner, method, broken))
+            yield
+
+    return {name: partial(planted, name) for name, *_ in rows}
 
 
 # ---- ledger
@@ -308,7 +313,7 @@ def _lose_crashes(original: Broken, queue: FormQueue, answer: Any, now: float) -
     return original(queue, answer, now)
 
 
-_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
+_ROWS: tuple[Row, ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
     ("a replay has the first credit", Ledger, "_message", _first_credit),
@@ -362,6 +367,4 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a check that crashes is checked again", FormQueue, "handle_checked", _lose_crashes),
     ("a new form process has no link", FormFleet, "handle", _link_no_new_one),
 )
-BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    name: partial(_planted, name) for name, *_ in (*_ROWS, *JOURNAL_ROWS)
-}
+BUGS = bugs_of((*_ROWS, *JOURNAL_ROWS))

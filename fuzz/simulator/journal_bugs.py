@@ -31,6 +31,8 @@ from .network import CODECS
 
 # The original method or function, then what it was called with.
 Broken = Callable[..., Any]
+# Name of the bug, whose method or function is replaced, and by what.
+Row = tuple[str, type | ModuleType, str, Broken]
 
 
 def nothing(original: Broken, *args: Any, **kwargs: Any) -> None:
@@ -212,7 +214,7 @@ def _report_nothing(original: Broken, ticket: Ticket, *args: Any) -> Any:
     admission.on_load = on_load
 
 
-JOURNAL_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
+JOURNAL_ROWS: tuple[Row, ...] = (
     ("tokens are offered before they are written down", Journal, "append_message", one_late()),
     ("an end is written down after its token", Journal, "append_message", _split_ends()),
     ("a placement is written down too late", Journal, "place", one_late()),

@@ -28,7 +28,7 @@ from ....runtime.text.answer_format import AnswerFormat
 from ....runtime.text.reasoning import REASONING_MARKS
 from ....runtime.text.tool_formats import HERMES_FORMAT
 from ...drawing import mutate, mutate_json
-from ...fuzzer import Fuzzer, each
+from ...fuzzer import Fuzzer, bare, each
 from ..grammars import KEYWORDS, SCHEMAS
 from ..json import BODIES, EVENTS, NAMES
 
@@ -207,12 +207,6 @@ def _read_by_kind(kind: str, value: JsonObject) -> object:
 # ---- planted faults
 
 
-def _decode_bare(data: bytes) -> JsonObject:
-    """Planted: what is wrong comes up as the library says it."""
-    value: JsonObject = msgspec.json.decode(data, type=dict[str, object])
-    return value
-
-
 def _read_using_up(kind: str, value: JsonObject) -> object:
     """Planted: a reader takes fields out of what it was given."""
     read = _read_by_kind(kind, dict(value))
@@ -227,7 +221,9 @@ FUZZER = Fuzzer[Said, Readers](
     check=check,
     target=Readers(_read_by_kind),
     faults={
-        "what is wrong comes up as the library says it": Readers(_read_by_kind, _decode_bare),
+        "what is wrong comes up as the library says it": Readers(
+            _read_by_kind, bare(decode_object, ApiError)
+        ),
         "a reader uses up what it reads": Readers(_read_using_up),
     },
     round_events=1000,

@@ -25,7 +25,7 @@ from ....runtime.text.text_slices import KNOWN_SPLITS
 from ....runtime.text.tokenizer import Tokenizer
 from ...doubles.served import BUNDLED
 from ...drawing import mutate_json
-from ...fuzzer import Fuzzer, each
+from ...fuzzer import Fuzzer, bare, each
 from ..templates import MESSAGES
 
 # This process's time, whatever the size, and for each character or id.
@@ -262,14 +262,6 @@ def _decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _encode_bare(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Planted: what the library says of a text comes up as it is."""
-    try:
-        return tokenizer.encode(text)
-    except TextRefused as error:
-        raise ValueError(error.reason) from error
-
-
 def _encode_apart(tokenizer: Tokenizer, text: str) -> list[int]:
     """Planted: ids of the halves are taken for those of the whole."""
     half = len(text) // 2
@@ -289,7 +281,9 @@ FUZZER = Fuzzer[Event, TokenizerHost](
     check=check,
     target=TokenizerHost(_encode, _decode),
     faults={
-        "what the library says comes up as it is": TokenizerHost(_encode_bare, _decode),
+        "what the library says comes up as it is": TokenizerHost(
+            bare(_encode, TextRefused), _decode
+        ),
         "halves are taken for the whole": TokenizerHost(_encode_apart, _decode),
         "blanks at the end are lost": TokenizerHost(_encode, _decode_stripped),
     },

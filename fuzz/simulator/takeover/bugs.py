@@ -1,10 +1,7 @@
 """Bugs planted into takeover, each one rule broken, which its simulator must find; see `bugs`."""
 
 import termios
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -29,8 +26,8 @@ from ....transports.takeover import slot as connection_slot
 from ....transports.takeover import tcp
 from ....transports.takeover.slot import ConnectionSlot, SlotRecord
 from ....transports.takeover.tcp import SocketCalls
-from ..bugs import replaced
-from ..journal_bugs import Broken, nothing
+from ..bugs import bugs_of
+from ..journal_bugs import Broken, Row, nothing
 
 # {name: what happens to clients}
 TAKEOVER_BREAKS: dict[str, str] = {
@@ -228,7 +225,6 @@ def _share(original: Broken, slots: ConnectionSlots, connection_id: int) -> Any:
     return original(slots, connection_id)
 
 
-Row = tuple[str, type | ModuleType, str, Broken]
 _ROWS: tuple[Row, ...] = (
     ("a slot is published after its write", BoundedStream, "send_all", _write_first),
     ("a slot has one half", ConnectionSlot, "_place", _same_half),
@@ -275,17 +271,4 @@ _ROWS: tuple[Row, ...] = (
     ("a released slot stays taken", ConnectionSlots, "handle_cleared", nothing),
     ("two connections have one slot", ConnectionSlots, "offer", _share),
 )
-
-
-@contextmanager
-def _planted(name: str) -> Iterator[None]:
-    with ExitStack() as planted:
-        for row, owner, method, broken in _ROWS:
-            if row == name:
-                planted.enter_context(replaced(owner, method, broken))
-        yield
-
-
-TAKEOVER_BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    name: partial(_planted, name) for name in TAKEOVER_BREAKS
-}
+TAKEOVER_BUGS = bugs_of(_ROWS)
