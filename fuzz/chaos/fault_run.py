@@ -23,17 +23,7 @@ from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_unt
 from . import faults
 from .checkers import Disturbance, judge_health, judge_lives
 from .clients import EventConnection, Lost, open_events
-from .fault_plan import (
-    CANCELS,
-    CONTROL_CUTS,
-    HANGS,
-    KILLS,
-    SLOW,
-    TWICE,
-    Family,
-    Fault,
-    FaultKind,
-)
+from .fault_plan import CANCELS, CONTROL_CUTS, HANGS, KILLS, SLOW, TWICE, Family, Fault, FaultKind
 from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import (
     BULK,

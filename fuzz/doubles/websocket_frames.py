@@ -122,22 +122,14 @@ def draw_script(chance: Random, frames_max: int) -> FrameScript:
     while len(good) < wanted and messages < MESSAGES_MAX:
         if chance.random() < 0.3 and control < CONTROL_FRAMES_MAX:
             control += 1
-            good.append(
-                frame(
-                    chance.choice((PING, PONG)),
-                    chance.randbytes(chance.choice((0, 9))),
-                )
-            )
+            good.append(frame(chance.choice((PING, PONG)), chance.randbytes(chance.choice((0, 9)))))
             continue
         messages += 1
         good += _draw_message(chance, wanted - len(good))
     if chance.random() < 0.5:
         breaking, code = chance.choice(VIOLATIONS)
         return FrameScript((*good, *breaking(chance)), code)
-    last = frame(
-        chance.choice((TEXT, BINARY, PING, CLOSE)),
-        chance.choice(TEXTS),
-    )
+    last = frame(chance.choice((TEXT, BINARY, PING, CLOSE)), chance.choice(TEXTS))
     return FrameScript((*good, mutate(chance, last), frame(CLOSE, b"\x03\xe8")), None)
 
 
@@ -166,35 +158,17 @@ VIOLATIONS: Sequence[tuple[Callable[[Random], tuple[bytes, ...]], int]] = (
     (_of(frame(3, b"x")), 1002),  # an opcode that means nothing
     (_of(frame(15)), 1002),
     (_of(frame(CONTINUATION, b"x")), 1002),  # of no message
-    (
-        _of(frame(TEXT, b"x", fin=False), frame(TEXT, b"x")),
-        1002,
-    ),  # a message within a message
+    (_of(frame(TEXT, b"x", fin=False), frame(TEXT, b"x")), 1002),  # a message within a message
     (_of(frame(PING, b"x", fin=False)), 1002),  # a control frame in pieces
     (_of(frame(PING, bytes(126))), 1002),  # a control frame too long
     (_of(frame(CLOSE, b"\x03")), 1002),  # half a code
-    (
-        _of(frame(CLOSE, (1005).to_bytes(2, "big"))),
-        1002,
-    ),  # a code that is never sent
+    (_of(frame(CLOSE, (1005).to_bytes(2, "big"))), 1002),  # a code that is never sent
     (_of(b"\x81\xfe\x00\x01abcdx"), 1002),  # a length in more bytes than needed
     (_of(frame(TEXT, b"\xff")), 1007),
     (_of(frame(TEXT, b"\xed\xa0\x80")), 1007),  # a lone surrogate
     (_of(frame(CLOSE, (1000).to_bytes(2, "big") + b"\xff")), 1007),
     (_of(*[frame(PING)] * 400), 1008),  # a flood without data
-    (
-        _of(
-            frame(TEXT, b"x", fin=False),
-            *[frame(CONTINUATION, fin=False)] * 400,
-        ),
-        1008,
-    ),
-    (
-        _of(
-            frame(TEXT, b"x", fin=False),
-            *[frame(CONTINUATION, b"x", fin=False)] * 1100,
-        ),
-        1008,
-    ),
+    (_of(frame(TEXT, b"x", fin=False), *[frame(CONTINUATION, fin=False)] * 400), 1008),
+    (_of(frame(TEXT, b"x", fin=False), *[frame(CONTINUATION, b"x", fin=False)] * 1100), 1008),
     (_of(b"\x82\xff" + (2**40).to_bytes(8, "big") + b"abcd"), 1009),  # 1 TiB is announced
 )
