@@ -142,7 +142,8 @@ async def send_innocents(bed: Bed, *others: Callable[[], Awaitable[object]]) -> 
 async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
     null_folder: pathlib.Path,
 ) -> None:
-    async with open_bed(null_folder) as bed:
+    """Which spend no restart of a sole engine that has one."""
+    async with open_bed(null_folder, restart_limit=1) as bed:
         undisturbed = await send_innocents(bed)
 
         async def send_poison() -> None:
@@ -170,21 +171,6 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
             await bed.diary.wait_for(ChildGone, 2 + killed)
             assert len(quarantine.refused) == 1
             assert client.engines.membership.suspects == {}, "nobody, for a SIGKILL"
-
-
-async def test_poisons_spend_no_restart_of_a_sole_engine(null_folder: pathlib.Path) -> None:
-    poisons = range(3)
-    async with open_bed(null_folder, restart_limit=1) as bed:
-        undisturbed = await send_innocents(bed)
-
-        async def send_poisons() -> None:
-            for number in poisons:
-                with pytest.raises(RequestQuarantined):
-                    await bed.send(5, 13 + number, seed=POISON_SEED)
-
-        assert await send_innocents(bed, send_poisons) == undisturbed
-        assert len(bed.diary.of(ChildGone)) == 2 * len(poisons)
-        assert len(bed.diary.of(RequestRefused)) == len(poisons)
 
 
 @pytest.mark.parametrize("poison", FormPoison)

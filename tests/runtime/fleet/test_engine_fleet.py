@@ -160,16 +160,6 @@ async def test_an_engine_that_keeps_dying_is_given_up_and_then_none_is_left() ->
     )
 
 
-async def test_kills_are_no_crash_loop() -> None:
-    """Twice the limit of restarts, as quickly as it comes up, and no delay between."""
-    async with open_bed(acting_settings(["ready"], supervision=PATIENT)) as bed:
-        for epoch in range(1, 9):
-            await bed.wait_ready(epoch)
-            bed.kill()
-        await bed.wait_ready(9)
-        assert bed.diary.of(ChildFailed) == []
-
-
 async def test_one_that_was_given_up_is_revived() -> None:
     async with open_bed(acting_settings(["raise"] * 4 + ["ready"], ["ready"])) as bed:
         failed = await bed.diary.wait_for(ChildFailed)

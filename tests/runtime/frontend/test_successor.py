@@ -270,24 +270,6 @@ async def test_what_was_given_up_meanwhile_is_sent_again(null_folder: pathlib.Pa
                 await bed.wait_quiet()
 
 
-async def test_an_engine_that_died_with_the_frontend_has_its_streams_go_on_elsewhere(
-    null_folder: pathlib.Path,
-) -> None:
-    async with small_bed(null_folder, engines=2) as bed:
-        expected = await tokens_of(bed, "hello world")
-        async with streams_of(bed, "hello world"):
-            written = written_down(bed.frontend)
-            ((_, engine),) = written
-            bed.cut_off(bed.frontend)
-            bed.directory.handle_gone(engine.rank, "was killed by SIGKILL")
-            async with bed.open_successor(2) as successor:
-                await until(lambda: len(successor.client._links_waiting) == 2)
-                (sink,) = take_over(successor, written)
-                await until(lambda: sink.finish_reason is not None)
-                assert sink.token_ids == expected
-                assert successor.client.ledger.migrated == 1
-
-
 @pytest.mark.parametrize("less", [0, 3])
 async def test_logprobs_are_whole_though_a_replay_brought_more_than_is_written_down(
     null_folder: pathlib.Path, less: int

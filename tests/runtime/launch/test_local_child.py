@@ -1,4 +1,4 @@
-"""A child from its spawn to its end, with a real process that acts as it is told."""
+"""A child from its spawn to its end, as a process or a task that acts as it is told."""
 
 import os
 import select
@@ -24,7 +24,7 @@ from triolet.engine.messages import (
 from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.hang_watch import ProcessHung
-from triolet.nurseries.processes.kernel import KERNEL
+from triolet.nurseries.processes.kernel import KERNEL, Kernel
 from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessStuck
 from triolet.nurseries.processes.spawned import Spawned
 from triolet.nurseries.tasks.service import ServiceEnded
@@ -58,11 +58,13 @@ from ...nurseries.child_programs import look_again
 from ..acting import (
     ACTING_ENGINE,
     DEADLINE_S,
+    ActingKernel,
     Diary,
     acting_settings,
     dummy_process,
     facts_of,
     fill,
+    running_kernel,
     wait_waits_for,
 )
 
@@ -74,6 +76,8 @@ class Owner:
     """Starts one child, and writes down what it is told of it."""
 
     act: str
+    # Real where stops, hangs, workers or the causes of deaths are the point.
+    kernel: Kernel = attrs.field(factory=ActingKernel)
     boot_timeout_s: float = 30.0
     kill_s: float = DEADLINE_S
     blocked_s: float | None = None
@@ -111,8 +115,10 @@ class Owner:
             report=self._handle,
             on_event=self.diary,
             spare=self.spare,
+            kernel=self.kernel,
         )
-        end = await LocalChild(plan).wait_ended()
+        async with running_kernel(self.kernel):
+            end = await LocalChild(plan).wait_ended()
         self.lost.append(end)
         raise end.failure
 
@@ -154,7 +160,7 @@ class Owner:
 
 
 async def test_a_death_is_told_with_its_cause() -> None:
-    owner = Owner("ready")
+    owner = Owner("ready", KERNEL)
     killed = pytest.RaisesExc(ProcessDied, match="was killed by SIGKILL")
     with pytest.RaisesGroup(killed):
         async with owner.running():
@@ -168,7 +174,7 @@ async def test_a_death_is_told_with_its_cause() -> None:
 
 
 async def test_a_crash_is_its_own_fault() -> None:
-    owner = Owner("ready")
+    owner = Owner("ready", KERNEL)
     with pytest.RaisesGroup(ProcessDied):
         async with owner.running():
             (await owner.wait_ready()).process.send_signal(signal.SIGSEGV)
@@ -222,7 +228,7 @@ async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
 
 async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
     """As for want of descriptors or processes; here its environment is larger than may be."""
-    owner = Owner("ready", environment={"TOO_LARGE": "x" * 2**20})
+    owner = Owner("ready", KERNEL, environment={"TOO_LARGE": "x" * 2**20})
     with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(OSError) as caught:
         await owner.run()
     assert owner.gone == [f"failed: {caught.value}"]
@@ -232,7 +238,7 @@ async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
 async def test_a_spare_is_ended_when_there_is_no_memory_for_its_page() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         spare = KERNEL.spawn(ACTING_ENGINE, ahead=(), environment={})
-        owner = Owner("ready", spare=spare, slots=-1)
+        owner = Owner("ready", KERNEL, spare=spare, slots=-1)
         with pytest.raises(OSError, match="Invalid argument"):
             await owner.run()
 
@@ -256,7 +262,7 @@ async def test_a_child_that_does_not_come_up_is_stopped() -> None:
 
 async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
     with dummy_process() as worker:
-        owner = Owner(f"workers {worker.pid}")
+        owner = Owner(f"workers {worker.pid}", KERNEL)
         with pytest.RaisesGroup(ProcessDied):
             async with owner.running():
                 child = await owner.wait_ready()
@@ -271,7 +277,7 @@ async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
 
 async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
     with dummy_process() as worker:
-        owner = Owner(f"shown {worker.pid}")
+        owner = Owner(f"shown {worker.pid}", KERNEL)
         with pytest.RaisesGroup(ProcessHung):
             async with owner.running():
                 child = await owner.wait_ready()
@@ -287,7 +293,7 @@ async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
 
 
 async def test_a_child_that_is_stopped_while_it_boots_is_not_waited_for() -> None:
-    owner = Owner("hang")  # and has not shown itself yet
+    owner = Owner("hang", KERNEL)  # and has not shown itself yet
     with pytest.RaisesGroup(ProcessHung):
         async with owner.running():
             await owner.diary.wait_for(ChildProgress)
@@ -300,7 +306,7 @@ async def test_a_child_that_is_stopped_while_it_boots_is_not_waited_for() -> Non
 
 
 async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_for_it() -> None:
-    owner = Owner("starved", blocked_s=0.2)
+    owner = Owner("starved", KERNEL, blocked_s=0.2)
     with pytest.RaisesGroup(ProcessHung):
         async with owner.running():
             await owner.wait_gone()
@@ -310,7 +316,7 @@ async def test_a_child_whose_loop_waits_for_a_thread_without_memory_is_killed_fo
 
 
 async def test_one_that_outlives_the_kill_for_its_hang_is_stuck_and_its_end_can_be_seen() -> None:
-    owner = Owner("starved", blocked_s=0.2, kill_s=0.05)
+    owner = Owner("starved", KERNEL, blocked_s=0.2, kill_s=0.05)
     with ExitStack() as kept:
         with pytest.RaisesGroup(pytest.RaisesExc(ProcessStuck, match="engine 0")):
             async with owner.running():
@@ -328,7 +334,7 @@ async def test_one_that_outlives_the_kill_for_its_hang_is_stuck_and_its_end_can_
 
 async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> None:
     with dummy_process() as worker:
-        owner = Owner(f"shown {worker.pid}")
+        owner = Owner(f"shown {worker.pid}", KERNEL)
         with pytest.RaisesGroup(ProcessHung):
             async with owner.running():
                 child = await owner.wait_ready()
@@ -343,7 +349,7 @@ async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> No
 
 async def test_a_worker_that_was_replaced_is_not_what_a_later_death_is_for() -> None:
     with dummy_process() as worker, dummy_process() as successor:
-        owner = Owner(f"shown {worker.pid}")
+        owner = Owner(f"shown {worker.pid}", KERNEL)
         with pytest.RaisesGroup(ProcessDied):
             async with owner.running():
                 child = await owner.wait_ready()
@@ -363,7 +369,7 @@ async def test_a_worker_that_ends_between_look_and_kill_is_no_trouble() -> None:
         pidfd = os.pidfd_open(reaped.pid)
         reaped.kill()
         reaped.wait()
-        owner = Owner(f"shown {worker.pid}")
+        owner = Owner(f"shown {worker.pid}", KERNEL)
         async with owner.running():
             child = await owner.wait_ready()
             child.handle_message(WorkersChanged([worker.pid]), [pidfd])
@@ -374,7 +380,7 @@ async def test_a_worker_that_ends_between_look_and_kill_is_no_trouble() -> None:
 
 async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:
     with dummy_process() as worker:
-        owner = Owner(f"workers {worker.pid}")
+        owner = Owner(f"workers {worker.pid}", KERNEL)
         async with owner.running() as nursery:
             await owner.wait_ready()
             nursery.cancel_scope.cancel("the test stops the child")
@@ -386,7 +392,7 @@ async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> N
 
 async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -> None:
     with dummy_process() as worker:
-        owner = Owner(f"workers {worker.pid}")
+        owner = Owner(f"workers {worker.pid}", KERNEL)
         with pytest.RaisesGroup(ProcessDied):
             async with owner.running() as nursery:
                 child = await owner.wait_ready()
@@ -401,7 +407,7 @@ async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -
 async def test_a_worker_that_hangs_in_the_kernel_is_named_in_bounded_time(cancelled: bool) -> None:
     """Its pidfd never tells of a death; here it is of a process that lives on."""
     with dummy_process() as worker:
-        owner = Owner(f"workers {worker.pid}", kill_s=0.05)
+        owner = Owner(f"workers {worker.pid}", KERNEL, kill_s=0.05)
         stuck = pytest.RaisesExc(ProcessStuck, match=rf"a worker of engine 0 \(pid {worker.pid}\)")
         with pytest.RaisesGroup(stuck):
             async with owner.running():
@@ -420,7 +426,7 @@ async def test_a_worker_that_hangs_in_the_kernel_is_named_in_bounded_time(cancel
 async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:
     """Its workers are told of, and unread, in the moment of the cancellation."""
     with dummy_process() as worker:
-        owner = Owner(f"late {worker.pid}")
+        owner = Owner(f"late {worker.pid}", KERNEL)
         async with owner.running() as nursery:
             child = await owner.wait_ready()
             child.process.send_signal(signal.SIGUSR1)

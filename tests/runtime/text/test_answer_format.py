@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -64,6 +64,7 @@ def written(family: str, turn: Turn) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40)  # as many again for each original template
 @given(reasoning=WORDS, text=WORDS, calls=CALLS, cuts=CUTS)
 def test_a_rendered_turn_is_read_back_however_it_is_cut(
     family: str, reasoning: str, text: str, calls: list[Any], cuts: list[int]
