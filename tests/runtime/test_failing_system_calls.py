@@ -29,14 +29,14 @@ from triolet.runtime.continuity.held_connections import HeldConnections
 from triolet.runtime.continuity.journal_folder import open_journal_folder
 from triolet.runtime.control.run_folder import live_runs, make_run_folder
 from triolet.runtime.journal.disk_file import open_disk_journal
-from triolet.runtime.journal.journal import AdmissionNote, Journal, open_journal
+from triolet.runtime.journal.journal import Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.records import JournalUnreadable
 from triolet.runtime.journal.writer import JournalLimits
 from triolet.transports import sparse_memory
 
 from ..leaks import check_no_leaks
-from .journal.making import ENGINE, frame, output, placement, request
+from .journal.making import ENGINE, admit, frame, output, placement
 
 CALLS: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("open", "dup", "write", "pread", "pwrite", "ftruncate", "fstat")),
@@ -50,7 +50,6 @@ CALLS: tuple[tuple[Any, str], ...] = (
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENOMEM)
 CALLS_MAX = 200
 LIMITS = JournalLimits(clean_above_bytes=0, turn_bytes=1)
-NOTE = AdmissionNote(name="s", surface="", body=b"{}", created_at=1, is_resumable=True)
 
 
 @attrs.define(eq=False)
@@ -83,9 +82,12 @@ class FailingCalls:
         return counted
 
 
-def each_call(error: int, at_least: int) -> Iterator[FailingCalls]:
-    """Until none has failed: that was a run as every other."""
-    for number in itertools.count(1):
+def each_call(at_least: int) -> Iterator[FailingCalls]:
+    """Until none has failed: that was a run as every other. The errors take turns.
+
+    No code of ours asks which one a call has failed with.
+    """
+    for number, error in zip(itertools.count(1), itertools.cycle(ERRORS), strict=False):
         assert number < CALLS_MAX
         calls = FailingCalls(number, error)
         yield calls
@@ -94,15 +96,9 @@ def each_call(error: int, at_least: int) -> Iterator[FailingCalls]:
             return
 
 
-@attrs.define(eq=False)
-class Sink:
-    token_ids: list[int] = attrs.field(factory=list)
-
-
 def use(journal: Journal) -> None:
     """A stream of one token and its end, and another stream, so that the first one is moved."""
-    sink = Sink()
-    journal.admit(NOTE, [(request("s#0"), sink)], None)
+    (sink,) = admit(journal, "s")
     journal.place(placement("s#0", 1))
     sink.token_ids.append(5)
     last = [output("s#0", 1, 0, [5], FinishReason.STOP)]
@@ -120,9 +116,8 @@ def check_found(journal: Journal, *, is_promised: bool) -> None:
     assert found == [[5]] if is_promised else found in ([[5]], [[]], [])
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_a_journal_in_memory(error: int) -> None:
-    for calls in each_call(error, 8):
+def test_a_journal_in_memory() -> None:
+    for calls in each_call(8):
         with check_no_leaks(), suppress(OSError):
             with calls.entered():
                 fd = create_journal(0)
@@ -150,9 +145,8 @@ async def live(path: pathlib.Path, use: Callable[[Journal], None]) -> str:
             os.close(fd)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-async def test_journals_on_disk_and_their_folder(error: int, tmp_path: pathlib.Path) -> None:
-    for calls in each_call(error, 20):
+async def test_journals_on_disk_and_their_folder(tmp_path: pathlib.Path) -> None:
+    for calls in each_call(20):
         path = tmp_path / str(calls.fails_at)
         failure = "it was not opened"
         with suppress(BootRefused, JournalUnreadable, OSError), calls.entered():
@@ -170,13 +164,10 @@ async def test_journals_on_disk_and_their_folder(error: int, tmp_path: pathlib.P
         assert not refused or (calls.failed and "is not before term" in refused)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_the_run_folder(
-    error: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     facts = {"url": "u", "model": "m", "version": "1"}
-    for calls in each_call(error, 8):
+    for calls in each_call(8):
         with check_no_leaks():
             with suppress(OSError), calls.entered(), make_run_folder("r", **facts):
                 pass
@@ -215,9 +206,8 @@ def hold_and_end(client: socket.socket, server: socket.socket) -> None:
         held.handle_ended(0, [each.slot for each in taken[:1]])
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_held_connections(error: int) -> None:
-    for calls in each_call(error, 4):
+def test_held_connections() -> None:
+    for calls in each_call(4):
         with check_no_leaks(), accepted() as (client, server):
             with calls.entered():
                 hold_and_end(client, server)

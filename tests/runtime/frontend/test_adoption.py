@@ -15,10 +15,9 @@ from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.runtime.frontend.admission import ignore_load
 from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX, AdoptedStream, adopt_streams
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.journal.journal import AdmissionNote, Journal
-from triolet.runtime.journal.reader import read_journal
-from triolet.runtime.journal.writer import JournalWriter
 from triolet.runtime.runtime import Runtime
+
+from ..journal.making import note, open_noted
 
 PARAMS: dict[str, Any] = {"max_tokens": 40, "seed": 7, "temperature": 0.8, "ignore_eos": True}
 WINDOW_TOKENS = 8
@@ -30,23 +29,12 @@ KINDS: dict[str, SamplingParams] = {
 }
 
 
-def open_noted(memory: NotedMemory, term: int) -> Journal:
-    contents = read_journal(memory)
-    return Journal.resume(JournalWriter.resume(memory, contents, term), contents)
-
-
 @asynccontextmanager
 async def open_journaled(folder: pathlib.Path, engines: int = 1) -> AsyncIterator[Bed]:
     """Engines pause soon where nothing is read."""
     async with open_bed(folder, engines=engines, window_tokens=WINDOW_TOKENS) as bed:
-        bed.client.journal = open_noted(NotedMemory.fresh(2**20), 1)
+        bed.client.journal = open_noted(NotedMemory.fresh(2**20), term=1)
         yield bed
-
-
-def note(name: str, *, is_resumable: bool = True) -> AdmissionNote:
-    return AdmissionNote(
-        name=name, surface="tests", body=b"", created_at=1, is_resumable=is_resumable
-    )
 
 
 @asynccontextmanager
@@ -81,7 +69,7 @@ async def adopted(
     bed.cut_off(bed.frontend)
     memory = bed.client.journal.writer.memory
     async with bed.open_successor(term, on_load=on_load) as successor:
-        journal = successor.client.journal = open_noted(memory, term)
+        journal = successor.client.journal = open_noted(memory, term=term)
         streams = adopt_streams(successor, journal, died_ns)
         successor.client.ledger.check_invariants()
         successor.client.handle_rebuilt()
@@ -219,7 +207,7 @@ async def test_who_comes_back_learns_again_from_where_on_tokens_are_others(
     async with open_journaled(null_folder) as bed, begun(bed, KINDS):
         bed.cut_off(bed.frontend)
         places = dict.fromkeys(KINDS, 3) | {"plain": WINDOW_TOKENS}  # behind what has come
-        journal = open_noted(bed.client.journal.writer.memory, 2)
+        journal = open_noted(bed.client.journal.writer.memory, term=2)
         for stream in journal.streams():
             stream.choices[-1].inexact_from = places[stream.admission.name]
         async with bed.open_successor(2) as successor:
@@ -254,9 +242,9 @@ async def test_a_stream_that_ended_two_lives_is_left_alone(null_folder: pathlib.
         bed.cut_off(bed.frontend)
         memory = bed.client.journal.writer.memory
         for term in range(2, 2 + REBUILD_DEATHS_MAX):
-            open_noted(memory, term).note_rebuilding("plain")
+            open_noted(memory, term=term).note_rebuilding("plain")
         async with bed.open_successor(9) as successor:
-            (stream,) = adopt_streams(successor, open_noted(memory, 9))
+            (stream,) = adopt_streams(successor, open_noted(memory, term=9))
             assert stream.generation is None
             successor.client.handle_rebuilt()
             await bed.wait_quiet()
@@ -270,12 +258,12 @@ async def test_a_stream_whose_end_ends_lives_as_well_is_forgotten(
         bed.cut_off(bed.frontend)
         memory = bed.client.journal.writer.memory
         for term in range(2, 2 + 2 * REBUILD_DEATHS_MAX):
-            open_noted(memory, term).note_rebuilding("plain")
+            open_noted(memory, term=term).note_rebuilding("plain")
         async with bed.open_successor(9) as successor:
-            assert adopt_streams(successor, open_noted(memory, 9)) == []
+            assert adopt_streams(successor, open_noted(memory, term=9)) == []
             successor.client.handle_rebuilt()
             await bed.wait_quiet()
-        assert open_noted(memory, 10).streams() == []
+        assert open_noted(memory, term=10).streams() == []
 
 
 async def test_what_an_earlier_boot_of_the_machine_has_admitted_is_as_old_as_its_adoption(

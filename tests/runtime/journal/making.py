@@ -1,5 +1,7 @@
 """Requests, messages and journals for the tests of this folder."""
 
+import attrs
+
 from triolet.engine.messages import (
     ENGINE_TO_FRONTEND,
     AddRequest,
@@ -9,6 +11,7 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.journal_memory import NotedMemory
+from triolet.runtime.journal.journal import AdmissionNote, Journal
 from triolet.runtime.journal.reader import JournalContents, read_journal
 from triolet.runtime.journal.records import AdmissionRecord, EngineLife, Placement
 from triolet.runtime.journal.writer import JournalLimits, JournalWriter
@@ -58,6 +61,39 @@ def output(
         token_ids=tokens,
         finish_reason=finish,
     )
+
+
+@attrs.define(eq=False)
+class Tokens:
+    """Where a choice's tokens are: the ledger's list."""
+
+    token_ids: list[int] = attrs.field(factory=list)
+
+
+def note(name: str, *, is_resumable: bool = True) -> AdmissionNote:
+    return AdmissionNote(
+        name=name, surface="tests", body=b"{}", created_at=1, is_resumable=is_resumable
+    )
+
+
+def admit(
+    journal: Journal,
+    name: str,
+    choices: int = 1,
+    credit: int | None = None,
+    *,
+    is_resumable: bool = True,
+) -> list[Tokens]:
+    requests = [(request(f"{name}#{number}"), Tokens()) for number in range(choices)]
+    journal.admit(note(name, is_resumable=is_resumable), requests, credit)
+    return [tokens for _, tokens in requests]
+
+
+def open_noted(
+    memory: NotedMemory, *, term: int = 1, limits: JournalLimits | None = None
+) -> Journal:
+    contents = read_journal(memory)
+    return Journal.resume(JournalWriter.resume(memory, contents, term, limits), contents)
 
 
 def frame(message: object) -> bytes:

@@ -24,11 +24,10 @@ from triolet.runtime.journal.disk_file import (
     open_disk_journal,
     prepare_disk_journal,
 )
-from triolet.runtime.journal.journal import AdmissionNote, Journal
 from triolet.runtime.journal.records import SEGMENT_BYTES, JournalUnreadable
 from triolet.runtime.journal.writer import JournalLimits
 
-from .making import request
+from .making import admit
 
 PAGE = 4096
 LIMITS = JournalLimits()
@@ -39,18 +38,6 @@ def fd(tmp_path: pathlib.Path) -> Iterator[int]:
     fd = os.open(tmp_path / "journal", os.O_RDWR | os.O_CREAT)
     yield fd
     os.close(fd)
-
-
-class Tokens:
-    """Where a choice's tokens are."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-
-
-def admit(journal: Journal, name: str) -> None:
-    note = AdmissionNote(name=name, surface="s", body=b"{}", created_at=1, is_resumable=True)
-    journal.admit(note, [(request(f"{name}#0"), Tokens())], None)
 
 
 def names_in(fd: int) -> list[str]:

@@ -13,7 +13,7 @@ from triolet.engine.messages import AddRequest, FinishReason, RequestOutput, Ste
 from triolet.fuzz.doubles.journal_memory import NotedMemory
 from triolet.fuzz.doubles.journal_notes import LOGPROBS
 from triolet.runtime.errors import JournalStreamTooLarge, Overloaded
-from triolet.runtime.journal.journal import PASSING_MAX, AdmissionNote, Journal, open_journal
+from triolet.runtime.journal.journal import PASSING_MAX, Journal, open_journal
 from triolet.runtime.journal.memory import create_journal
 from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import (
@@ -24,50 +24,30 @@ from triolet.runtime.journal.records import (
     Snapshot,
 )
 from triolet.runtime.journal.stream import JournalChoice
-from triolet.runtime.journal.writer import JournalLimits, JournalWriter
+from triolet.runtime.journal.writer import JournalLimits
 
-from .making import ENGINE, SEGMENT_BYTES, admission, frame, output, placement, request, rows
+from .making import (
+    ENGINE,
+    SEGMENT_BYTES,
+    Tokens,
+    admission,
+    admit,
+    frame,
+    note,
+    open_noted,
+    output,
+    placement,
+    request,
+    rows,
+)
 
 # Snapshots are due all the time.
 SHORT = JournalLimits(clean_above_bytes=1024, turn_bytes=256)
 
 
-@attrs.define(eq=False)
-class Sink:
-    """Where a choice's tokens are: the ledger's list."""
-
-    token_ids: list[int] = attrs.field(factory=list)
-
-
-def note(name: str, *, is_resumable: bool = True) -> AdmissionNote:
-    return AdmissionNote(
-        name=name, surface="tests", body=b"{}", created_at=1, is_resumable=is_resumable
-    )
-
-
-def open_noted(
-    memory: NotedMemory, *, term: int = 1, limits: JournalLimits | None = None
-) -> Journal:
-    contents = read_journal(memory)
-    return Journal.resume(JournalWriter.resume(memory, contents, term, limits), contents)
-
-
 def fresh(limits: JournalLimits | None = None) -> tuple[NotedMemory, Journal]:
     memory = NotedMemory.fresh(SEGMENT_BYTES)
     return memory, open_noted(memory, limits=limits)
-
-
-def admit(
-    journal: Journal,
-    name: str,
-    choices: int = 1,
-    credit: int | None = None,
-    *,
-    is_resumable: bool = True,
-) -> list[Sink]:
-    requests = [(request(f"{name}#{number}"), Sink()) for number in range(choices)]
-    journal.admit(note(name, is_resumable=is_resumable), requests, credit)
-    return [sink for _, sink in requests]
 
 
 def test_what_a_frontend_says_is_what_its_successor_finds() -> None:
@@ -99,7 +79,7 @@ def test_what_a_frontend_says_is_what_its_successor_finds() -> None:
 def test_a_refused_stream_is_none() -> None:
     memory, journal = fresh(JournalLimits(bytes_max=1000, stream_bytes_max=3000))
     with pytest.raises(JournalStreamTooLarge):
-        journal.admit(note("s1"), [(request("s1#0", max_tokens=10_000), Sink())], None)
+        journal.admit(note("s1"), [(request("s1#0", max_tokens=10_000), Tokens())], None)
     admit(journal, "s2")
     with pytest.raises(Overloaded):
         admit(journal, "s3")
