@@ -59,7 +59,7 @@ class OrderCall:
         Raises `ApiError` before the answer has begun.
         """
         call, order = self.call, self.order
-        # What is only begun is begun, though its client does not wait.
+        # A stream that is only begun is begun, though its client does not wait.
         is_left_alone = order.is_background and keyed is None
         with nullcontext() if is_left_alone else call.connection.cancel_when_client_leaves():
             if keyed is None:

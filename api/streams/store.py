@@ -144,7 +144,7 @@ class StreamStore(Generic[Stream]):
         if facts.is_keyed:
             if not is_over:
                 self.books.bury(stream_id, Standing.GONE, FORGOTTEN)
-            # It must not be found again beside what says that it is gone.
+            # The stream must not be found again beside what says that it is gone.
             self.books.forget(*facts.noted_names)
         elif self.books.journal is not None:
             for name in facts.noted_names:
