@@ -61,7 +61,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
     _open: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._keeps_output = self.order.keeps_output
+        self._keeps_output = self.order.request.keeps_output
 
     @property
     def names(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class ServedCompletion(ServedStream[CompletionReader]):
 
     def _begin(self, opened: Opened) -> None:
         """Make its record, with a choice or more for each prompt."""
-        count, is_open = self.order.request.sampling.n, not self.order.echoes_logprobs
+        count, is_open = self.order.request.sampling.n, not self.order.request.echoes_logprobs
         choices: list[ChoiceRecord] = []
         for stream, prompt in opened:
             begin = len(choices)

@@ -6,6 +6,7 @@ One stream of the runtime for each prompt; their requests are named after the co
 import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 import attrs
 import msgspec
@@ -104,21 +105,6 @@ class CompletionOrder(Order):
         """Count of choices of all prompts together."""
         return len(self.names) * self.request.sampling.n
 
-    @property
-    def generates(self) -> bool:
-        """Whether an engine is needed."""
-        return isinstance(self.request, ChatRequest) or self.request.generates
-
-    @property
-    def keeps_output(self) -> bool:
-        """Whether its tokens are wanted, and not the prompts' logprobs alone."""
-        return isinstance(self.request, ChatRequest) or self.request.keeps_output
-
-    @property
-    def echoes_logprobs(self) -> bool:
-        """Whether a choice begins with what is known of its prompt by the first token."""
-        return isinstance(self.request, CompletionsRequest) and self.request.echoes_logprobs
-
     def answer(
         self, prompt: AnsweredPrompt | None = None
     ) -> ChatAnswer | CompletionsAnswer | MessageAnswer:
@@ -162,30 +148,27 @@ class CompletionOrder(Order):
                 is_open=prompt is not None and self._is_opened(request, prompt),
                 shows_reasoning=request.with_reasoning and tools.answer_format.parts_reasoning,
             )
-        return ChatAnswer(
-            completion_id=self.stream_id,
-            created=self.created,
-            model=self.generator.model_name,
-            with_token_ids=request.options.token_ids,
-            has_usage=request.options.include_usage,
-            formatter=self._formatter(request.sampling.logprobs),
-            prompt_formatter=self._formatter(request.sampling.prompt_logprobs),
-            messages=messages,
-        )
+        top = request.sampling.prompt_logprobs
+        return ChatAnswer(**self._identity(prompt_logprobs=top), messages=messages)
 
     def completions_answer(self, request: CompletionsRequest) -> CompletionsAnswer:
         """The same of completions."""
         top = request.sampling.prompt_logprobs if request.with_prompt_logprobs else None
-        return CompletionsAnswer(
-            completion_id=self.stream_id,
-            created=self.created,
-            model=self.generator.model_name,
-            with_token_ids=request.options.token_ids,
-            has_usage=request.options.include_usage,
-            formatter=self._formatter(request.sampling.logprobs),
-            echoes_logprobs=request.echoes_logprobs,
-            prompt_formatter=self._formatter(top),
-        )
+        identity = self._identity(prompt_logprobs=top)
+        return CompletionsAnswer(**identity, echoes_logprobs=request.echoes_logprobs)
+
+    def _identity(self, *, prompt_logprobs: int | None) -> dict[str, Any]:
+        """The fields of either answer that are the same."""
+        request = self.request
+        return {
+            "completion_id": self.stream_id,
+            "created": self.created,
+            "model": self.generator.model_name,
+            "with_token_ids": request.options.token_ids,
+            "has_usage": request.options.include_usage,
+            "formatter": self._formatter(request.sampling.logprobs),
+            "prompt_formatter": self._formatter(prompt_logprobs),
+        }
 
     def _formatter(self, top: int | None) -> LogprobFormatter | None:
         by_id = self.request.options.names_token_ids
@@ -210,7 +193,7 @@ class CompletionOrder(Order):
                     principal=self.principal,
                 )
                 prompt, sampling = asked
-            if self.generates:
+            if request.generates:
                 opening = self._generate(prompt, sampling, name, place)
                 stream = await stack.enter_async_context(opening)
             ids = await self._ids_of(prompt) if stream is None else stream.prompt_token_ids
@@ -285,4 +268,4 @@ class CompletionOrder(Order):
     def usage(self, streams: Sequence[GenerationStream]) -> Usage:
         """Usage of all prompts, without a token that is thrown away."""
         usage = streams[0].usage if len(streams) == 1 else usage_of([s.usage for s in streams])
-        return usage if self.keeps_output else attrs.evolve(usage, output_tokens=0)
+        return usage if self.request.keeps_output else attrs.evolve(usage, output_tokens=0)

@@ -67,7 +67,7 @@ class WholeChoice:
 
 
 @attrs.frozen(kw_only=True)
-class ChatAnswer:
+class CompletionIdentity:
     """Identity of a completion, which every object repeats; `created` is Unix seconds."""
 
     framing: ClassVar[Framing] = CHUNK_FRAMING
@@ -77,10 +77,16 @@ class ChatAnswer:
     with_token_ids: bool = False
     # Chunks have `usage`, null before the last one, as OpenAI's have when it is asked for.
     has_usage: bool = False
-    # Formats logprobs; None: without.
+    # Formats logprobs of choices; None: without.
     formatter: LogprobFormatter | None = None
-    # Formats logprobs of the prompt; None: without.
+    # Formats logprobs of prompts; None: without.
     prompt_formatter: LogprobFormatter | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ChatAnswer(CompletionIdentity):
+    """Answer to a chat, whole or in chunks."""
+
     # Parts reasoning and calls from the text; None where there are none.
     messages: "ChatMessages | None" = None
 
@@ -241,7 +247,7 @@ class ChatMessages:
         """The same before the first text."""
         return ChatMessages(self.completion_id, self.tools, self.is_open, self.shows_reasoning)
 
-    def delta(self, index: int, text: str, *, is_last: bool) -> JsonObject:
+    def delta(self, index: int, text: str, *, is_last: bool) -> dict[str, Any]:
         """Delta of the next piece of a choice; each call once."""
         reasoning, content, calls = "", "", dict[int, dict[str, Any]]()
         for event in self._events(index, text, is_last=is_last):
@@ -255,7 +261,7 @@ class ChatMessages:
                 case ArgumentsPiece(index=place, text=piece):
                     call = calls.setdefault(place, {"index": place, "function": {"arguments": ""}})
                     call["function"]["arguments"] += piece
-        delta: JsonObject = {"content": content} if content else {}
+        delta: dict[str, Any] = {"content": content} if content else {}
         if reasoning and self.shows_reasoning:
             delta |= _reasoning(reasoning)
         return {**delta, "tool_calls": list(calls.values())} if calls else delta
@@ -279,20 +285,15 @@ class ChatMessages:
 
     def message(self, index: int, text: str) -> JsonObject:
         """A whole choice's message; its content is null if there are calls alone."""
-        reasoning, content, calls = "", "", list[dict[str, Any]]()
-        for event in self._events(index, text, is_last=True):
-            match event:
-                case ReasoningPiece(text=piece):
-                    reasoning += piece
-                case TextPiece(text=piece):
-                    content += piece
-                case CallBegun(index=place, name=name):
-                    calls.append(self._call(index, place, name))
-                case ArgumentsPiece(text=piece):
-                    calls[-1]["function"]["arguments"] += piece
+        said = self.delta(index, text, is_last=True)
+        calls = [
+            {name: value for name, value in call.items() if name != "index"}
+            for call in said.get("tool_calls", ())
+        ]
+        content = said.get("content", "")
         message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         if self.shows_reasoning:
-            message |= _reasoning(reasoning or None)
+            message |= _reasoning(said.get("reasoning"))
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
         return message

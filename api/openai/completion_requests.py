@@ -195,6 +195,10 @@ class ChatRequest:
     """Chat request, validated."""
 
     kind: ClassVar[str] = CHAT_KIND
+    # Its answer is always computed, and never begins with its prompt; see `CompletionsRequest`.
+    generates: ClassVar[bool] = True
+    keeps_output: ClassVar[bool] = True
+    echoes_logprobs: ClassVar[bool] = False
     prompt: Prompt
     sampling: SamplingParams
     options: CompletionOptions

@@ -5,7 +5,7 @@ Sans-IO: outputs in, JSON objects out.
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import ClassVar, Self
+from typing import Self
 
 import attrs
 
@@ -16,33 +16,21 @@ from .chat import (
     FINISH_REASONS,
     MARK,
     AnsweredPrompt,
+    CompletionIdentity,
     WholeChoice,
     around_marks,
     inexact_note,
     stop_reason_of,
     usage_object,
 )
-from .logprobs import LogprobFormatter
-from .sse import CHUNK_FRAMING, Framing
 
 
 @attrs.frozen(kw_only=True)
-class CompletionsAnswer:
-    """Identity of an answer, which every object repeats; `created` is Unix seconds."""
+class CompletionsAnswer(CompletionIdentity):
+    """Answer of completions, whole or in chunks."""
 
-    framing: ClassVar[Framing] = CHUNK_FRAMING
-    completion_id: str
-    created: int
-    model: str
-    with_token_ids: bool = False
-    # See `ChatAnswer`.
-    has_usage: bool = False
-    # Formats logprobs of choices; None: without.
-    formatter: LogprobFormatter | None = None
     # Logprobs begin with the prompt's, with `echo`.
     echoes_logprobs: bool = False
-    # Formats logprobs of prompts; None: without.
-    prompt_formatter: LogprobFormatter | None = None
 
     def for_reader(self) -> Self:
         """Nothing depends on what was said."""
