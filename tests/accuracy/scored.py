@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.step_messages import NewRow, RowLogprobs, RowSampling, Step
+from triolet.engine.step_messages import RowLogprobs
 from triolet.engine.worker.executor_interface import WorkerExecutor
 from triolet.engine.worker.executors import make_executor
+from triolet.tests.engine.steps import compute, new_row, no_mask, sampling
 
 Array = NDArray[np.float64]
 BLOCK_TOKENS = 16
@@ -66,35 +67,21 @@ class Scorer:
         return -float(np.concatenate(own).astype(np.float64).sum())
 
     def _score(self, tokens: Sequence[int], alternatives: int) -> list[RowLogprobs]:
-        sampling = RowSampling(
-            temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, prompt_logprobs=alternatives
-        )
-        row = NewRow(
-            row=0,
-            token_ids=list(tokens),
-            prompt_tokens=len(tokens),
-            computed_tokens=0,
-            block_ids=list(range(-(-len(tokens) // BLOCK_TOKENS))),
-            sampling=sampling,
-        )
+        blocks = list(range(-(-len(tokens) // BLOCK_TOKENS)))
+        asked = sampling(temperature=0.0, prompt_logprobs=alternatives)
+        row = new_row(0, list(tokens), blocks, sampling=asked)
         found: list[RowLogprobs] = []
         for begin in range(0, len(tokens), self.chunk):
             count = min(self.chunk, len(tokens) - begin)
-            found += self._run(
-                new=[] if begin else [row], rows=[0], token_counts=[count], samples=[False]
-            )
+            found += self._run((0, count, False), new=[] if begin else [row])
         self._run(finished=[0])
         return found
 
-    def _run(self, **step: Any) -> list[RowLogprobs]:
+    def _run(self, *work: tuple[int, int, bool], **changes: Any) -> list[RowLogprobs]:
         self._number += 1
-        result = self.executor.execute(Step(number=self._number, **step), _no_mask)
+        result = self.executor.execute(compute(self._number, *work, **changes), no_mask)
         assert not result.failed_rows, result.failed_rows
         return result.logprobs
-
-
-def _no_mask() -> Any:
-    raise AssertionError("no row is masked")
 
 
 def centred(logits: Array) -> Array:

@@ -19,9 +19,10 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.messages import AddRequest, FinishReason, StepOutputs
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import Mask, StepResult, WorkerReady
+from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import WorkerExecutor
 from triolet.engine.worker.executors import make_executor
+from triolet.tests.engine.steps import no_mask
 
 # How many beginnings there are, and how long they are in tokens: no multiples of a block.
 BEGINNINGS, BEGINNING_TOKENS_MAX = 5, 150
@@ -230,8 +231,4 @@ def _arrive(
 
 def _schedule(core: EngineCore, worker: WorkerExecutor) -> StepResult | None:
     step = core.schedule(0.0)
-    return None if step is None else worker.execute(step, _no_mask)
-
-
-def _no_mask() -> Mask:
-    raise AssertionError("no row is masked")
+    return None if step is None else worker.execute(step, no_mask)

@@ -62,7 +62,8 @@ from triolet.runtime.messages import (
 )
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
-from triolet.tests.engine.worker.test_process import first_step, make_core
+from triolet.tests.engine.steps import first_step
+from triolet.tests.engine.worker.test_process import make_core
 from triolet.tests.runtime.acting import Diary
 from triolet.tests.runtime.fleet.test_root import plan_of
 from triolet.transports.control.channel import ControlChannel
@@ -222,7 +223,7 @@ async def use_worker(folder: pathlib.Path, steps: CancelAtStep) -> None:
 
         async def part() -> None:
             await core.bring_up(settings, os.getpid())
-            await core.run(first_step())
+            await core.run(first_step(row=2))
             await core.tree()
 
         await run_beside(steps, partial(worker_process.main), fds, part)

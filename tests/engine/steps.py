@@ -2,8 +2,9 @@
 
 import json
 import pathlib
+from typing import Any
 
-from triolet.engine.step_messages import NewRow, RowSampling, Step
+from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
 from triolet.engine.worker.null.executor import null_token
 
 VOCAB_SIZE = 100
@@ -21,23 +22,48 @@ def write_sizes(folder: pathlib.Path, **acts: str) -> pathlib.Path:
     return folder
 
 
+def sampling(**changes: Any) -> RowSampling:
+    """Parameters that draw from the logits as they are, but for `changes`."""
+    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": SEED}
+    return RowSampling(**{**values, **changes})
+
+
+def new_row(row: int, token_ids: list[int], block_ids: list[int], **changes: Any) -> NewRow:
+    """A row whose tokens are all of its prompt, and none computed, but for `changes`."""
+    values: dict[str, Any] = {
+        "prompt_tokens": len(token_ids),
+        "computed_tokens": 0,
+        "sampling": sampling(),
+    }
+    return NewRow(row=row, token_ids=token_ids, block_ids=block_ids, **{**values, **changes})
+
+
+def compute(number: int, *work: tuple[int, int, bool], **changes: Any) -> Step:
+    """A step of (row, tokens, whether it samples)."""
+    return Step(
+        number=number,
+        rows=[row for row, _, _ in work],
+        token_counts=[count for _, count, _ in work],
+        samples=[samples for _, _, samples in work],
+        **changes,
+    )
+
+
 def first_step(number: int = 1, *, row: int = 0, prompt: list[int] | None = None) -> Step:
     """A new row that computes its whole prompt and samples."""
     token_ids = [9, 8] if prompt is None else prompt
-    new = NewRow(
-        row=row,
-        token_ids=token_ids,
-        prompt_tokens=len(token_ids),
-        computed_tokens=0,
-        block_ids=list(range(-(-len(token_ids) // 16))),
-        sampling=RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=SEED),
-    )
-    return Step(number=number, new=[new], rows=[row], token_counts=[len(token_ids)], samples=[True])
+    new = new_row(row, token_ids, list(range(-(-len(token_ids) // 16))))
+    return compute(number, (row, len(token_ids), True), new=[new])
 
 
 def next_step(number: int, *, row: int = 0) -> Step:
     """The same row once more."""
-    return Step(number=number, rows=[row], token_counts=[1], samples=[True])
+    return compute(number, (row, 1, True))
+
+
+def no_mask() -> Mask:
+    """Of a step that masks no row."""
+    raise AssertionError("no row is masked")
 
 
 def expected_token(position: int, previous: int) -> int:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from triolet.engine.kernels.binding import declare_functions
 from triolet.engine.kernels.library import open_library
-from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step
+from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, Step
 from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.input_batch import HeldRow, InputBatch
 from triolet.engine.worker.native.sampling import NativeSampling
 from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 
+from ..steps import compute, new_row, sampling
 from .specified_sampler import Place
 
 # Ties, both zeros, what vanishes beside them, what overflows when divided, and what is forbidden.
@@ -36,24 +37,16 @@ DISTRIBUTIONS: list[dict[str, Any]] = [
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def sampling(**changes: Any) -> RowSampling:
-    """Parameters that draw from the logits as they are, but for `changes`."""
-    return RowSampling(
-        **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1, **changes}
-    )
+def _new_row(row: int, place: Place) -> NewRow:
+    prompt = place.prompt or [0]
+    tokens = prompt + place.output
+    return new_row(row, tokens, [0], prompt_tokens=len(prompt), sampling=place.sampling)
 
 
 def held_row(place: Place, vocab_size: int) -> HeldRow:
     """The row as a worker holds it."""
-    tokens = (place.prompt or [0]) + place.output
-    new = NewRow(
-        row=0,
-        token_ids=tokens,
-        prompt_tokens=len(place.prompt or [0]),
-        computed_tokens=0,
-        block_ids=[0],
-        sampling=place.sampling,
-    )
+    new = _new_row(0, place)
+    tokens = new.token_ids
     batch = InputBatch(rows_max=1, blocks=1, block_tokens=len(tokens), vocab_size=vocab_size)
     batch.take_step(Step(number=1, new=[new]))
     return batch.rows[0]
@@ -142,22 +135,10 @@ class NativeDriver:
         self.native = NativeSampling.of(
             self.batch, functions, threads=threads, length=max(lengths) + 100
         )
-        self.step = Step(
-            number=1,
-            new=[
-                NewRow(
-                    row=row,
-                    token_ids=(place.prompt or [0]) + place.output,
-                    prompt_tokens=len(place.prompt or [0]),
-                    computed_tokens=0,
-                    block_ids=[0],
-                    sampling=place.sampling,
-                )
-                for row, place in enumerate(places)
-            ],
-            rows=list(range(len(places))),
-            token_counts=lengths,
-            samples=[True] * len(places),
+        self.step = compute(
+            1,
+            *((row, length, True) for row, length in enumerate(lengths)),
+            new=[_new_row(row, place) for row, place in enumerate(places)],
             masked=[row for row, place in enumerate(places) if place.allowed is not None],
         )
         self.logprobs: list[RowLogprobs] = []

@@ -12,7 +12,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.engine.messages import BootPhase
 from triolet.engine.model.weight_folder import SINGLE_FILE
-from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, StepResult, WorkerReady
+from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import WorkerExecutor, no_pause
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor
@@ -20,6 +20,7 @@ from triolet.engine.worker.torch.executor import TorchExecutor
 
 from ..kernels.small_models import needs_kernels
 from ..model.tiny_models import write_config, write_model
+from ..steps import compute, new_row, no_mask, sampling
 
 NATIVE = pytest.param(
     NativeExecutor,
@@ -35,10 +36,6 @@ TOKEN_BYTES = {TorchExecutor: 2 * 2 * 2 * 16 * 4, NativeExecutor: 2 * 2 * 2 * 32
 def settings_of(folder: pathlib.Path, **changes: Any) -> EngineSettings:
     values = {"load_format": "dummy", "max_num_seqs": 4, "threads": 1}
     return EngineSettings(model=str(folder), **{**values, **changes})
-
-
-def no_mask() -> Mask:
-    raise AssertionError("no row is masked")
 
 
 def boot(executor: WorkerExecutor) -> WorkerReady:
@@ -61,16 +58,8 @@ def check_boot(executor: WorkerExecutor) -> None:
 
 def first_step(executor: WorkerExecutor) -> StepResult:
     """A prompt of three tokens in one step, and its first token."""
-    row = NewRow(
-        row=0,
-        token_ids=[5, 6, 7],
-        prompt_tokens=3,
-        computed_tokens=0,
-        block_ids=[3],
-        sampling=RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=4),
-    )
-    step = Step(number=9, new=[row], rows=[0], token_counts=[3], samples=[True])
-    result = executor.execute(step, no_mask)
+    row = new_row(0, [5, 6, 7], [3], sampling=sampling(seed=4))
+    result = executor.execute(compute(9, (0, 3, True), new=[row]), no_mask)
     assert (result.number, result.rows) == (9, [0])
     assert result.compute_s > 0
     return result

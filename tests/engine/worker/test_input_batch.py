@@ -9,14 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triolet.engine.step_messages import NewRow, RowEmbeds, RowSampling, Step
+from triolet.engine.step_messages import NewRow, RowEmbeds, Step
 from triolet.engine.worker.input_batch import EmbedSpan, InputBatch, PromptSpan, StepInconsistent
 
-SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
-
-
-def asking(**changes: Any) -> RowSampling:
-    return attrs.evolve(SAMPLING, **changes)
+from .. import steps
+from ..steps import compute, sampling
 
 
 def make_batch() -> InputBatch:
@@ -24,25 +21,8 @@ def make_batch() -> InputBatch:
 
 
 def new_row(row: int, **changes: Any) -> NewRow:
-    values: dict[str, Any] = {
-        "row": row,
-        "token_ids": [10, 11, 12, 13, 14],
-        "prompt_tokens": 5,
-        "computed_tokens": 0,
-        "block_ids": [row, row + 4],
-        "sampling": SAMPLING,
-    }
-    return NewRow(**{**values, **changes})
-
-
-def compute(number: int, *work: tuple[int, int, bool], **changes: Any) -> Step:
-    return Step(
-        number=number,
-        rows=[row for row, _, _ in work],
-        token_counts=[count for _, count, _ in work],
-        samples=[samples for _, _, samples in work],
-        **changes,
-    )
+    values: dict[str, Any] = {"token_ids": [10, 11, 12, 13, 14], "block_ids": [row, row + 4]}
+    return steps.new_row(row, **{**values, **changes})
 
 
 def test_a_prompt_in_two_chunks_then_decodes() -> None:
@@ -56,8 +36,8 @@ def test_a_prompt_in_two_chunks_then_decodes() -> None:
     step = compute(2, (2, 2, True))
     inputs = batch.take_step(step)
     assert (inputs.token_ids, inputs.positions) == ([13, 14], [3, 4])
-    (sampling,) = inputs.samplings
-    assert (sampling.row, sampling.token_index, sampling.position) == (2, 1, 0)
+    (sampled,) = inputs.samplings
+    assert (sampled.row, sampled.token_index, sampled.position) == (2, 1, 0)
     batch.finish_step(step, [77])
 
     step = compute(3, (2, 1, True))
@@ -97,7 +77,7 @@ def test_grown_blocks_are_appended() -> None:
 
 
 def test_tokens_are_counted_where_a_penalty_asks_for_it() -> None:
-    penalised = asking(presence_penalty=0.5)
+    penalised = sampling(presence_penalty=0.5)
     batch = make_batch()
     tokens = [10, 11, 11, 12, 11]
     new = new_row(0, token_ids=tokens, prompt_tokens=2, sampling=penalised)
@@ -112,9 +92,8 @@ def test_tokens_are_counted_where_a_penalty_asks_for_it() -> None:
 
 def test_bad_words_forbid_their_last_token_after_the_rest() -> None:
     words = [[7], [11, 12, 8], [10, 9], [12, 12, 5], [12, 6], [10, 11, 12, 4]]
-    sampling = asking(bad_words=words)
     batch = make_batch()
-    new = new_row(0, token_ids=[10, 11, 12], prompt_tokens=1, sampling=sampling)
+    new = new_row(0, token_ids=[10, 11, 12], prompt_tokens=1, sampling=sampling(bad_words=words))
     batch.take_step(compute(1, new=[new]))
     assert sorted(batch.rows[0].forbidden()) == [6, 7, 8]
     # What the prompt ends with is not the output.
@@ -126,8 +105,8 @@ def test_bad_words_forbid_their_last_token_after_the_rest() -> None:
 
 def test_tokens_are_suppressed_until_there_are_enough() -> None:
     batch = make_batch()
-    sampling = asking(min_tokens=1, suppressed_until_min=[4, 5])
-    step = compute(1, (0, 5, True), new=[new_row(0, sampling=sampling)])
+    late = sampling(min_tokens=1, suppressed_until_min=[4, 5])
+    step = compute(1, (0, 5, True), new=[new_row(0, sampling=late)])
     batch.take_step(step)
     assert batch.rows[0].forbidden() == [4, 5]
     batch.finish_step(step, [6])
@@ -136,7 +115,7 @@ def test_tokens_are_suppressed_until_there_are_enough() -> None:
 
 def test_a_prompt_is_scored_up_to_its_last_token() -> None:
     batch = make_batch()
-    new = new_row(2, prompt_tokens=4, sampling=asking(prompt_logprobs=3))
+    new = new_row(2, prompt_tokens=4, sampling=sampling(prompt_logprobs=3))
     (span,) = batch.take_step(step := compute(1, (2, 2, False), new=[new])).prompt_spans
     assert span == PromptSpan(row=2, token_index=0, first=1, targets=[11, 12], alternatives=3)
     batch.finish_step(step, [])
@@ -177,9 +156,9 @@ def test_a_prompt_of_embeddings_in_chunks() -> None:
 
 def test_of_placeholders_nothing_is_counted() -> None:
     batch = embedding_batch()
-    sampling = asking(repetition_penalty=1.5)
+    penalised = sampling(repetition_penalty=1.5)
     new = new_row(
-        0, token_ids=[0, 0, 7], prompt_tokens=2, sampling=sampling, is_embedded=True
+        0, token_ids=[0, 0, 7], prompt_tokens=2, sampling=penalised, is_embedded=True
     )  # fmt: skip
     step = compute(1, (0, 3, True), new=[new], embeds=[RowEmbeds(0, "bfloat16", 2 * ROW)])
     batch.take_step(step)
@@ -234,7 +213,7 @@ BAD = {
     "a negative token": Step(number=2, new=[new_row(1, token_ids=[-1] * 5)]),
     **{
         f"{name} beyond the vocabulary": Step(
-            number=2, new=[new_row(1, sampling=asking(**{name: value}))]
+            number=2, new=[new_row(1, sampling=sampling(**{name: value}))]
         )
         for name, value in {
             "suppressed_until_min": [100],
@@ -243,9 +222,11 @@ BAD = {
             "bad_words": [[1], [2, 100]],
         }.items()
     },
-    "a bad word without tokens": Step(number=2, new=[new_row(1, sampling=asking(bad_words=[[]]))]),
+    "a bad word without tokens": Step(
+        number=2, new=[new_row(1, sampling=sampling(bad_words=[[]]))]
+    ),
     "a token biased twice": Step(
-        number=2, new=[new_row(1, sampling=asking(logit_bias=[(3, 1.0), (3, 2.0)]))]
+        number=2, new=[new_row(1, sampling=sampling(logit_bias=[(3, 1.0), (3, 2.0)]))]
     ),
     "a block out of range": Step(number=2, new=[new_row(1, block_ids=[10])]),
     "grows an unknown row": Step(number=2, grown=[(1, [3])]),

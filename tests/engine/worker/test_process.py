@@ -18,8 +18,6 @@ from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
     WORKER_TO_CORE,
-    NewRow,
-    RowSampling,
     Step,
     StepResult,
     WorkerInit,
@@ -32,6 +30,7 @@ from triolet.nurseries.processes.process import ProcessSpec, open_process
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.tests.engine.steps import first_step
 from triolet.tests.live_tasks import find_background_task, find_tasks
 from triolet.transports.codec import Codec
 from triolet.transports.control.channel import ControlChannel
@@ -40,7 +39,6 @@ from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
 TEST_BOUND_S = 60.0
-SAMPLING = RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)
 
 
 @attrs.define(eq=False)
@@ -118,25 +116,13 @@ async def running(
             nursery.cancel_scope.cancel("the test is over")
 
 
-def first_step(number: int = 1) -> Step:
-    row = NewRow(
-        row=2,
-        token_ids=[9, 8],
-        prompt_tokens=2,
-        computed_tokens=0,
-        block_ids=[1],
-        sampling=SAMPLING,
-    )
-    return Step(number=number, new=[row], rows=[2], token_counts=[2], samples=[True])
-
-
 async def test_from_hello_to_tokens(ends: tuple[Core, ChildFds], settings: EngineSettings) -> None:
     core, fds = ends
     async with running(core, fds, settings) as ready:
         assert (ready.vocab_size, ready.max_model_len, ready.kv_blocks) == (100, 64, 16)
         assert core.progress[-1] == ("start", 1.0)
         token = null_token(7, 0, 8, vocab_size=100)
-        assert await core.run(first_step()) == StepResult(1, [2], [token])
+        assert await core.run(first_step(row=2)) == StepResult(1, [2], [token])
 
 
 async def test_its_loop_shows_on_the_page_until_steps_do(
@@ -152,7 +138,7 @@ async def test_its_loop_shows_on_the_page_until_steps_do(
             for _ in range(3):
                 await trio.lowlevel.checkpoint()
             assert page.read()[1].passes == booted.passes
-            await core.run(first_step(number=6))
+            await core.run(first_step(6, row=2))
             assert page.read()[1].step == 6
 
 
@@ -161,7 +147,7 @@ async def test_the_tree_has_the_tasks_and_the_facts(
 ) -> None:
     core, fds = ends
     async with running(core, fds, settings):
-        await core.run(first_step(number=6))
+        await core.run(first_step(6, row=2))
         tree = await core.tree()
         assert (tree.name, tree.pid) == ("worker 0", os.getpid())
         assert tree.tasks is not None
@@ -177,7 +163,7 @@ async def test_an_engine_that_left_is_the_death_monitors_business(
     core, fds = ends
     async with running(core, fds, settings):
         core.control.close()
-        assert isinstance(await core.run(first_step()), StepResult)
+        assert isinstance(await core.run(first_step(row=2)), StepResult)
         assert not find_background_task("control").ended
 
 
@@ -228,7 +214,7 @@ async def test_a_real_process(tmp_path: pathlib.Path, executor: str) -> None:
             core = make_core(owned, process.control)
             ready = await core.bring_up(settings, process.pid)
             assert ready.numerics_id.startswith(executor)
-            answer = await core.run(first_step())
+            answer = await core.run(first_step(row=2))
             assert isinstance(answer, StepResult)
             assert answer.rows == [2]
             tree = await core.tree()

@@ -16,20 +16,17 @@ from triolet.engine.worker.native.runner import NativeRunner
 from triolet.engine.worker.torch import runner as model_runner
 from triolet.engine.worker.torch.runner import ModelRunner
 
+from .. import steps
 from ..gpu import GPU_MARKS
 from ..kernels.small_models import load_native, needs_kernels
 from ..model.tiny_models import CPU, load_dummy, random_tokens, write_config
+from ..steps import compute, no_mask
 
 PROMPT = random_tokens(40, seed=4)
 
 
 def sampling(seed: int = 3, **changes: Any) -> RowSampling:
-    values = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.0}
-    return RowSampling(**{**values, "seed": seed, **changes})
-
-
-def no_mask() -> Mask:
-    raise AssertionError("no row is masked")
+    return steps.sampling(**{"temperature": 0.8, "top_p": 0.95, "seed": seed, **changes})
 
 
 Runner = ModelRunner | NativeRunner
@@ -56,19 +53,13 @@ def make_runner(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> MakeR
 
 
 def new_row(row: int, tokens: list[int], block_ids: list[int], **changes: Any) -> NewRow:
-    values: dict[str, Any] = {
-        "prompt_tokens": len(tokens),
-        "computed_tokens": 0,
-        "sampling": sampling(),
-    }
-    return NewRow(row=row, token_ids=tokens, block_ids=block_ids, **{**values, **changes})
+    return steps.new_row(row, tokens, block_ids, **{"sampling": sampling(), **changes})
 
 
 def decode(runner: Runner, row: int, count: int, first: int = 100) -> list[int]:
     tokens = []
     for number in range(first, first + count):
-        step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
-        result = runner.run(step, no_mask)
+        result = runner.run(compute(number, (row, 1, True)), no_mask)
         assert result.rows == [row]
         tokens += result.token_ids
     return tokens
@@ -76,13 +67,8 @@ def decode(runner: Runner, row: int, count: int, first: int = 100) -> list[int]:
 
 def alone(runner: Runner, count: int, parameters: RowSampling | None = None) -> list[int]:
     """The undisturbed stream of PROMPT: whole prompt in one step, then decodes."""
-    step = Step(
-        number=1,
-        new=[new_row(0, PROMPT, [0, 1, 2, 3, 4], sampling=parameters or sampling())],
-        rows=[0],
-        token_counts=[len(PROMPT)],
-        samples=[True],
-    )
+    new = new_row(0, PROMPT, [0, 1, 2, 3, 4], sampling=parameters or sampling())
+    step = compute(1, (0, len(PROMPT), True), new=[new])
     return runner.run(step, no_mask).token_ids + decode(runner, 0, count - 1)
 
 
@@ -93,19 +79,18 @@ def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
     assert len(set(expected)) > 8
     runner = make_runner()
     other = new_row(3, random_tokens(60, 8), [9, 8, 7, 6, 5], sampling=sampling(9))
-    runner.run(Step(number=1, new=[other], rows=[3], token_counts=[50], samples=[False]), no_mask)
+    runner.run(compute(1, (3, 50, False), new=[other]), no_mask)
     mine = new_row(1, PROMPT, [20, 31, 12])
-    step = Step(number=2, new=[mine], rows=[3, 1], token_counts=[10, 33], samples=[True, False])
+    step = compute(2, (3, 10, True), (1, 33, False), new=[mine])
     assert runner.run(step, no_mask).rows == [3]
-    step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
+    step = compute(3, (1, 7, True), (3, 1, True))
     tokens = runner.run(step, no_mask).token_ids[:1]
-    step = Step(number=4, grown=[(1, [0, 39])], rows=[], token_counts=[], samples=[])
+    step = Step(number=4, grown=[(1, [0, 39])])
     assert not runner.run(step, no_mask).rows
     for number in range(5, 28):
-        step = Step(number=number, rows=[3, 1], token_counts=[1, 1], samples=[True, True])
+        step = compute(number, (3, 1, True), (1, 1, True))
         if number > 15:  # the neighbour is gone
-            step = Step(number=number, finished=[3] if number == 16 else [], rows=[1],
-                        token_counts=[1], samples=[True])  # fmt: skip
+            step = compute(number, (1, 1, True), finished=[3] if number == 16 else [])
         tokens.append(runner.run(step, no_mask).token_ids[-1])
     assert tokens == expected
 
@@ -115,14 +100,7 @@ def test_a_mask_is_awaited_and_obeyed(make_runner: MakeRunner) -> None:
     rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
     words = bytearray(4 * 4)
     words[11] = 0b100  # token 90 alone
-    step = Step(
-        number=7,
-        new=rows,
-        rows=[0, 1],
-        token_counts=[40, 40],
-        samples=[True, True],
-        masked=[1],
-    )
+    step = compute(7, (0, 40, True), (1, 40, True), new=rows, masked=[1])
     tokens = runner.run(step, lambda: Mask(7, bytes(words))).token_ids
     assert tokens[1] == 90
     assert tokens[0] == alone(make_runner(), 1)[0]
@@ -133,7 +111,7 @@ def test_a_refused_step_changes_nothing(make_runner: MakeRunner) -> None:
     expected = alone(make_runner(), 12)
     tokens = alone(runner, 6)
     with pytest.raises(StepInconsistent):
-        runner.run(Step(number=5, rows=[3], token_counts=[1], samples=[True]), no_mask)
+        runner.run(compute(5, (3, 1, True)), no_mask)
     assert tokens + decode(runner, 0, 6) == expected
 
 
@@ -200,8 +178,7 @@ def test_a_prompt_is_scored_alike_whole_and_in_pieces(
         monkeypatch.setattr(model_runner, "PROMPT_LOGITS_MAX", 7 * 101)
     pieces = runner.run(first_step(row, token_counts=[17], samples=[False]), no_mask).logprobs
     assert [piece.first for piece in pieces] == [1, 8, 15]
-    step = Step(number=2, rows=[1], token_counts=[23], samples=[True])
-    pieces += runner.run(step, no_mask).logprobs
+    pieces += runner.run(compute(2, (1, 23, True)), no_mask).logprobs
     found = [arrays(piece) for piece in pieces]
     for i, expected in enumerate((ids, values, ranks)):
         assert [number for piece in found for number in piece[i]] == expected
@@ -216,9 +193,9 @@ def test_a_row_that_may_not_sample_anything_fails_alone(
     assert result.rows == [0]
     assert result.failed_rows == [(1, "every token is forbidden")]
     # A step that was on its way is computed; what it says of the row is void.
-    step = Step(number=2, rows=[0, 1], token_counts=[1, 1], samples=[True, True])
+    step = compute(2, (0, 1, True), (1, 1, True))
     tokens = result.token_ids + runner.run(step, no_mask).token_ids[:1]
-    step = Step(number=3, finished=[1], rows=[0], token_counts=[1], samples=[True])
+    step = compute(3, (0, 1, True), finished=[1])
     tokens += runner.run(step, no_mask).token_ids
     assert tokens == alone(make_runner(), 3)
 
@@ -231,7 +208,7 @@ def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib
     row = new_row(1, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1))
     first = runner.run(first_step(row, token_counts=[20], samples=[False]), no_mask)
     assert first == StepResult(1, [], [])
-    second = runner.run(Step(number=2, rows=[1], token_counts=[20], samples=[True]), no_mask)
+    second = runner.run(compute(2, (1, 20, True)), no_mask)
     assert (second.rows, second.logprobs) == ([], [])
     assert second.failed_rows == [(1, "a logit is not a finite number")]
 
@@ -258,8 +235,7 @@ def test_what_is_no_number_in_a_block_harms_no_row_that_has_it_next(
         results = [runner.run(first_step(*rows), no_mask)]
         for number in range(2, 17):
             grown = {2: [(0, [9])], 14: [(1, [10])], 16: [(2, [11])]}.get(number, [])
-            step = Step(number=number, grown=grown, rows=[0, 1, 2], token_counts=[1] * 3,
-                        samples=[True] * 3)  # fmt: skip
+            step = compute(number, *[(row, 1, True) for row in range(3)], grown=grown)
             results.append(runner.run(step, no_mask))
         shared = new_row(3, PROMPT, [0, 1, 20], computed_tokens=32)
         results.append(runner.run(first_step(shared), no_mask))

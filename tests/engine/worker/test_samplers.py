@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from triolet.engine.kernels.library import machine_isas, native_fault
 from triolet.engine.step_messages import ALL_FORBIDDEN, NOT_NUMBERS
 
-from .sampling_cases import DISTRIBUTIONS, exact, fits, random_logits, rows, sample, sampling
+from ..steps import sampling
+from .sampling_cases import DISTRIBUTIONS, exact, fits, random_logits, rows, sample
 from .specified_sampler import Place, specified, specified_logprobs
 
 DRAWS = 4000

@@ -24,6 +24,7 @@ from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingClosed, RingReader, RingWriter
 
 from ...leaks import check_no_leaks
+from ..steps import compute, next_step
 
 pytestmark = pytest.mark.filterwarnings("error")
 # Absolute bound of each test; nothing here waits for time to pass.
@@ -95,7 +96,7 @@ async def test_every_step_is_answered_in_order(core: Core) -> None:
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, loop.run, name="step-loop")
         for number in (1, 2, 3):
-            core.send(Step(number=number, rows=[number], token_counts=[1], samples=[True]))
+            core.send(next_step(number, row=number))
         for number in (1, 2, 3):
             assert await core.answer() == StepResult(number, [number], [number + 10])
         assert (loop.step, loop.rows) == (3, 0)
@@ -105,7 +106,7 @@ async def test_every_step_is_answered_in_order(core: Core) -> None:
 async def test_other_ranks_acknowledge_without_tokens(core: Core) -> None:
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, core.make_loop(echo, rank=1).run, name="step-loop")
-        core.send(Step(number=5, rows=[1], token_counts=[1], samples=[True]))
+        core.send(next_step(5, row=1))
         assert await core.answer() == StepResult(5, [], [])
         nursery.cancel_scope.cancel("the test is over")
 
@@ -119,7 +120,7 @@ async def test_a_failure_is_told_by_every_rank_and_the_loop_goes_on(core: Core, 
 
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, core.make_loop(act, rank).run, name="step-loop")
-        core.send(Step(number=1, rows=[0], token_counts=[1], samples=[True], masked=[0]))
+        core.send(compute(1, (0, 1, True), masked=[0]))
         core.send(Mask(1, b"1234"))  # the step fails before it asks for it
         core.send(Step(number=2))
         failure = await core.answer()
@@ -141,7 +142,7 @@ async def test_a_mask_is_awaited_in_the_step(core: Core) -> None:
 
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, core.make_loop(act).run, name="step-loop")
-        core.send(Step(number=1, rows=[0], token_counts=[1], samples=[True], masked=[0]))
+        core.send(compute(1, (0, 1, True), masked=[0]))
         await asked.wait()
         core.send(Mask(1, b"12345678"))
         assert await core.answer() == StepResult(1, [0], [8])

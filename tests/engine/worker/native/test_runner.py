@@ -17,8 +17,9 @@ from triolet.engine.worker.native.runner import NativeRunner
 
 from ...kernels.small_models import BLOCKS, ROWS, load_native, needs_kernels
 from ...model.tiny_models import write_config
-from ..test_input_batch import asking as asking_for
-from ..test_input_batch import compute, make_batch
+from ...steps import compute
+from ...steps import sampling as batch_sampling
+from ..test_input_batch import make_batch
 from ..test_input_batch import new_row as batch_row
 from ..test_runners import PROMPT, new_row, sampling
 
@@ -76,7 +77,7 @@ def begin(*rows: int) -> tuple[InputBatch, DecodeStreak]:
     """These rows have their prompt of five tokens, of which the last is computed next."""
     batch = make_batch()
     news = [
-        batch_row(row, computed_tokens=4, sampling=asking_for(repetition_penalty=2.0))
+        batch_row(row, computed_tokens=4, sampling=batch_sampling(repetition_penalty=2.0))
         for row in rows
     ]
     step = compute(1, *((row, 1, True) for row in rows), new=news)

@@ -16,7 +16,8 @@ from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 
 from ...kernels.small_models import needs_kernels
-from ..sampling_cases import NativeDriver, random_logits, sampling
+from ...steps import sampling
+from ..sampling_cases import NativeDriver, random_logits
 from ..specified_sampler import Place, specified
 
 pytestmark = needs_kernels

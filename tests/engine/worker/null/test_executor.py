@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
+from triolet.engine.step_messages import Mask, Step
 from triolet.engine.worker.input_batch import StepInconsistent
 from triolet.engine.worker.null.executor import (
     SPECIAL_IDS,
@@ -17,24 +17,7 @@ from triolet.engine.worker.null.executor import (
     null_token,
 )
 
-
-def sampling(seed: int) -> RowSampling:
-    return RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
-
-
-def new_row(row: int, seed: int, tokens: list[int], prompt_tokens: int | None = None) -> NewRow:
-    return NewRow(
-        row=row,
-        token_ids=tokens,
-        prompt_tokens=prompt_tokens or len(tokens),
-        computed_tokens=0,
-        block_ids=[row * 2, row * 2 + 1],
-        sampling=sampling(seed),
-    )
-
-
-def no_mask() -> Mask:
-    raise AssertionError("no row is masked")
+from ...steps import compute, new_row, no_mask, sampling
 
 
 def load(
@@ -55,14 +38,10 @@ def load(
 
 def run(executor: NullExecutor, seed: int, tokens: list[int], count: int) -> list[int]:
     """The first `count` tokens after a prompt, one step each."""
-    prompt = len(tokens)
     found: list[int] = []
-    step = Step(number=1, new=[new_row(3, seed, tokens)])
+    new = [new_row(3, tokens, [6, 7], sampling=sampling(seed=seed))]
     for number in range(1, count + 1):
-        work: dict[str, Any] = {"rows": [3], "samples": [True]}
-        counts = [prompt] if number == 1 else [1]
-        new = step.new if number == 1 else []
-        step = Step(number=number, new=new, token_counts=counts, **work)
+        step = compute(number, (3, 1 if found else len(tokens), True), new=[] if found else new)
         result = executor.execute(step, no_mask)
         assert (result.number, result.rows) == (number, [3])
         found += result.token_ids
@@ -80,8 +59,7 @@ def test_tokens_depend_on_seed_position_and_previous_token(tmp_path: pathlib.Pat
 
 def test_every_step_waits_as_told_and_only_the_output_rank_answers(tmp_path: pathlib.Path) -> None:
     executor, pauses = load(tmp_path, rank=1, null_step_s=0.25)
-    step = Step(number=1, new=[new_row(0, 1, [5])], rows=[0], token_counts=[1], samples=[True])
-    result = executor.execute(step, no_mask)
+    result = executor.execute(compute(1, (0, 1, True), new=[new_row(0, [5], [0])]), no_mask)
     assert (result.rows, result.token_ids) == ([], [])
     assert pauses == [0.25]
 
@@ -110,14 +88,8 @@ def test_a_mask_is_obeyed(tmp_path: pathlib.Path) -> None:
     executor, _ = load(tmp_path)
     words = bytearray(7 * 4 * 2)
     words[28 + 4 * 4] = 0b10  # second masked row, token 129
-    step = Step(
-        number=4,
-        new=[new_row(0, 1, [5]), new_row(1, 1, [5])],
-        rows=[1, 0],
-        token_counts=[1, 1],
-        samples=[True, True],
-        masked=[0, 1],
-    )
+    new = [new_row(0, [5], [0]), new_row(1, [5], [1])]
+    step = compute(4, (1, 1, True), (0, 1, True), new=new, masked=[0, 1])
     result = executor.execute(step, lambda: Mask(4, bytes(words)))
     assert result.rows == [1, 0]
     assert result.token_ids[0] == 129

@@ -15,8 +15,9 @@ from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, philox4x32, sample_tokens, unpack_mask
 
 from ...gpu import on_gpu
+from ...steps import sampling
 from .. import specified_sampler
-from ..sampling_cases import DISTRIBUTIONS, random_logits, sampling
+from ..sampling_cases import DISTRIBUTIONS, random_logits
 from ..specified_sampler import Place, specified
 
 DRAWS = 4000
