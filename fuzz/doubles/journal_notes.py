@@ -185,7 +185,7 @@ def _seen_of_choice(choice: JournalChoice) -> Seen:
     request, end, finish = choice.request, choice.end, choice.engine_end
     return (
         *(request.request_id, len(request.prompt_token_ids), choice.attempt, choice.peer),
-        *(choice.numerics_id, choice.inexact_from),
+        *(choice.numerics.numerics_id, choice.numerics.inexact_from),
         *(tuple(choice.token_ids), len(choice.logprobs), choice.cached_tokens),
         *(choice.client_credit, None if finish is None else finish.finish_reason),
         None if end is None else end.finish_reason,
@@ -219,8 +219,8 @@ def _note_of(choice: JournalChoice) -> ChoiceNote:
         tokens=list(choice.token_ids),
         attempt=choice.attempt,
         peer=choice.peer,
-        numerics=choice.numerics_id,
-        inexact=choice.inexact_from,
+        numerics=choice.numerics.numerics_id,
+        inexact=choice.numerics.inexact_from,
         logprobs=len(choice.logprobs),
         cached=choice.cached_tokens,
         credit=choice.client_credit,

@@ -171,10 +171,11 @@ class _Moving(JournalStreams):
     """Planted: the latest engine of other numerics counts, not the first."""
 
     def _place(self, choice: JournalChoice, record: Placement) -> None:
-        before, choice.inexact_from = choice.inexact_from, None
+        numerics = choice.numerics
+        before, numerics.inexact_from = numerics.inexact_from, None
         super()._place(choice, record)
-        if choice.inexact_from is None:
-            choice.inexact_from = before
+        if numerics.inexact_from is None:
+            numerics.inexact_from = before
 
 
 class _Pardoning(JournalStreams):

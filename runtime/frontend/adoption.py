@@ -84,7 +84,7 @@ class AdoptedStream:
         assert self._generation is not None
         self._generation.states = states_of(self._flows)
         for (choice, flow), said in zip(self.choices(), self._generation.choices, strict=True):
-            said.inexact_from = choice.inexact_from
+            said.inexact_from = choice.numerics.inexact_from
             _fill(choice, flow)
 
     @property
@@ -212,12 +212,12 @@ def _write_down(frontend: Frontend, choice: JournalChoice, flow: RequestFlow) ->
         credit=flow.credit.credit,
     )
     now, ledger = trio.current_time(), frontend.client.ledger
-    return ledger.handle_adopted(request, choice.peer, now, flow, ready=choice)
+    return ledger.handle_adopted(request, choice.peer, now, flow, ready=choice.numerics)
 
 
 def _fill(choice: JournalChoice, flow: RequestFlow) -> None:
     """Give a flow what has come of its choice."""
-    is_detailed = choice.logprobs or choice.inexact_from is not None
+    is_detailed = choice.logprobs or choice.numerics.inexact_from is not None
     if not (is_detailed or flow.processor.searches or choice.is_over):
         flow.collector.cached_tokens = choice.cached_tokens
         if choice.prompt_logprobs is not None:
@@ -250,7 +250,7 @@ def _outputs_of(choice: JournalChoice) -> Iterator[RequestOutput]:
             output.finish_reason, output.stop_token_id = end.finish_reason, end.stop_token_id
             output.error, output.error_code = end.error, end.error_code
             output.complete = end.complete
-        if begin == choice.inexact_from:
+        if begin == choice.numerics.inexact_from:
             output.events = (RequestEvent(RequestEventKind.MIGRATED, exact=False),)
         begin += count
         if output.token_ids or output.finish_reason is not None or output.events:
@@ -262,7 +262,7 @@ def _pieces_of(choice: JournalChoice) -> list[tuple[int, TokenLogprobs | None]]:
     each costs what a hundred tokens in it do. But an engine's first tokens never come with
     another's.
     """
-    count, inexact_from = len(choice.token_ids), choice.inexact_from
+    count, inexact_from = len(choice.token_ids), choice.numerics.inexact_from
     if choice.logprobs:
         end = [(0, None)] if inexact_from == count else []
         return [*choice.logprobs.parts(inexact_from), *end]

@@ -23,6 +23,22 @@ from .records import (
 )
 
 
+@attrs.define
+class ChoiceNumerics:
+    """Numerics of a choice's tokens, see `ledger_entry.Numerics`: of the latest engine."""
+
+    numerics_id: str = ""
+    bitwise: bool = True
+    # How many tokens it had when an engine with another numerics id first went on with it, if any.
+    inexact_from: int | None = None
+
+    def handle_placed(self, record: Placement, tokens: int) -> None:
+        """Note that an engine goes on behind so many tokens."""
+        if self.inexact_from is None and self.numerics_id not in ("", record.numerics_id):
+            self.inexact_from = tokens
+        self.numerics_id, self.bitwise = record.numerics_id, record.bitwise
+
+
 @attrs.define(eq=False)
 class JournalChoice:
     """Choice of a stream, as far as its records go."""
@@ -32,10 +48,7 @@ class JournalChoice:
     # 0 and None before the first placement; no engine either once it waits for another, or ended.
     attempt: int = 0
     peer: Peer | None = None
-    numerics_id: str = ""
-    bitwise: bool = True
-    # How many tokens it had when an engine with another numerics id first went on with it, if any.
-    inexact_from: int | None = None
+    numerics: ChoiceNumerics = attrs.field(factory=ChoiceNumerics)
     # Logprobs of the tokens in order, if they were asked for.
     logprobs: LogprobColumns = attrs.field(factory=LogprobColumns)
     prompt_logprobs: TokenLogprobs | None = None
@@ -59,9 +72,7 @@ class JournalChoice:
         if record.engine is None:
             return
         self.peer = record.engine.peer
-        if self.inexact_from is None and self.numerics_id not in ("", record.numerics_id):
-            self.inexact_from = len(self.token_ids)
-        self.numerics_id, self.bitwise = record.numerics_id, record.bitwise
+        self.numerics.handle_placed(record, len(self.token_ids))
 
     def handle_output(self, output: RequestOutput) -> None:
         """An output that counts."""
@@ -91,9 +102,9 @@ class JournalChoice:
         return ChoiceSnapshot(
             attempt=self.attempt,
             engine=None if peer is None else EngineLife(peer.rank, peer.epoch),
-            numerics_id=self.numerics_id,
-            bitwise=self.bitwise,
-            inexact_from=self.inexact_from,
+            numerics_id=self.numerics.numerics_id,
+            bitwise=self.numerics.bitwise,
+            inexact_from=self.numerics.inexact_from,
             token_ids=list(self.token_ids),
             logprobs=[part for _, part in self.logprobs.parts()],
             prompt_logprobs=self.prompt_logprobs,
@@ -118,9 +129,7 @@ class JournalChoice:
             token_ids=list(said.token_ids),
             attempt=said.attempt,
             peer=None if said.engine is None else said.engine.peer,
-            numerics_id=said.numerics_id,
-            bitwise=said.bitwise,
-            inexact_from=said.inexact_from,
+            numerics=ChoiceNumerics(said.numerics_id, said.bitwise, said.inexact_from),
             logprobs=LogprobColumns.of(said.logprobs),
             prompt_logprobs=said.prompt_logprobs,
             cached_tokens=said.cached_tokens,

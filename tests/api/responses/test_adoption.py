@@ -191,7 +191,7 @@ async def test_what_ended_says_from_where_on_tokens_were_others(null_folder: pat
         journal = before.journal
         assert journal is not None
         (stream,) = read_journal(lives.memory).streams.streams.values()
-        stream.choices[0].inexact_from = 2
+        stream.choices[0].numerics.inexact_from = 2
         journal.writer.append(stream.snapshot())
         async with lives.next() as after:
             assert found(after.responses.store, whole.response_id)["runtime"] == {"inexact_from": 2}

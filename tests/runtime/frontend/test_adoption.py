@@ -209,7 +209,7 @@ async def test_who_comes_back_learns_again_from_where_on_tokens_are_others(
         places = dict.fromkeys(KINDS, 3) | {"plain": WINDOW_TOKENS}  # behind what has come
         journal = open_noted(bed.client.journal.writer.memory, term=2)
         for stream in journal.streams():
-            stream.choices[-1].inexact_from = places[stream.admission.name]
+            stream.choices[-1].numerics.inexact_from = places[stream.admission.name]
         async with bed.open_successor(2) as successor:
             successor.client.journal = journal
             streams = adopt_streams(successor, journal)

@@ -69,7 +69,7 @@ def test_an_admission_places_all_its_choices(has_engine: bool) -> None:
     choices = streams.streams["a"].choices
     assert [choice.client_credit for choice in choices] == [9, 9]
     assert [choice.token_ids for choice in choices] == ([[5], [6]] if has_engine else [[], []])
-    assert [choice.numerics_id for choice in choices] == ["n" if has_engine else ""] * 2
+    assert [choice.numerics.numerics_id for choice in choices] == ["n" if has_engine else ""] * 2
     streams.check_invariants()
 
 
@@ -198,16 +198,16 @@ def test_tokens_are_inexact_from_the_first_engine_with_other_numerics() -> None:
     streams.handle_own(placement("a#0", 2, OTHER), 0, 0)
     streams.handle_message(OTHER, rows((2, 1, 11)))
     streams.handle_own(placement("a#0", 3, None), 0, 0)
-    assert choice_of(streams, "a#0").inexact_from is None
+    assert choice_of(streams, "a#0").numerics.inexact_from is None
     choice = choice_of(streams, "a#0")
     for attempt, numerics_id in ((4, "m"), (5, "n"), (6, "m")):
         record = Placement("a#0", attempt, EngineLife(3, 7), numerics_id, False)
         streams.handle_own(record, 0, 0)
-        assert (choice.numerics_id, choice.bitwise) == (numerics_id, False)
-        assert choice.inexact_from == 2
+        assert (choice.numerics.numerics_id, choice.numerics.bitwise) == (numerics_id, False)
+        assert choice.numerics.inexact_from == 2
         streams.handle_message(ENGINE, rows((attempt, len(choice.token_ids), 1)))
     streams.handle_own(streams.streams["a"].snapshot(), 600, 80)
-    assert choice_of(streams, "a#0").inexact_from == 2
+    assert choice_of(streams, "a#0").numerics.inexact_from == 2
     streams.check_invariants()
 
 
