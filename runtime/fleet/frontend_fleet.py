@@ -101,11 +101,25 @@ class RelayedCalls:
 
 
 @attrs.define(eq=False)
-class FrontendFleet:
-    """The frontends of one run: processes of `module`.
+class FrontendEstates:
+    """Estates of the frontends of one run, and the `others`, which are theirs only in part."""
 
-    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT. Journals,
-    slots and counters outlive them, and the `estates` of others.
+    held: HeldConnections = attrs.field(factory=HeldConnections)
+    others: Sequence[Estate] = ()
+    journals: FrontendJournals = attrs.field(factory=FrontendJournals, init=False)
+
+    def opened(self, settings: RuntimeSettings) -> tuple[Estate, ...]:
+        """Estates that there are with these settings, in the order in which events reach them."""
+        journals = () if settings.journal.disabled else (self.journals,)
+        slots = (self.held,) if settings.takes_over else ()
+        return (*journals, *slots, FrontendCounters(), *self.others)
+
+
+@attrs.define(eq=False)
+class FrontendFleet:
+    """The frontends of one run: processes of `module`, which the `estates` outlive.
+
+    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
     """
 
     module: str  # by name, since this floor imports nothing of HTTP
@@ -117,17 +131,13 @@ class FrontendFleet:
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory)
     # Gets what a frontend says of itself while it is watched, or its wish to watch others.
     on_watch: Callable[[int, Watched | WatchServer], None] = lambda rank, message: None
-    held: HeldConnections = attrs.field(factory=HeldConnections)
-    estates: Sequence[Estate] = ()
-    journals: FrontendJournals = attrs.field(factory=FrontendJournals, init=False)
+    estates: FrontendEstates = attrs.field(factory=FrontendEstates)
     doubted: DoubtedContents = attrs.field(init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     connections: ConnectionDispatcher = attrs.field(init=False)
     calls: RelayedCalls = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        journals = () if self.settings.journal.disabled else (self.journals,)
-        slots = (self.held,) if self.settings.takes_over else ()
         self.doubted = DoubtedContents(self.parts.on_event)
         self.processes = ProcessSupervisor(
             owner=self,
@@ -141,12 +151,12 @@ class FrontendFleet:
             ),
             count=self.settings.frontends,
             parts=self.parts,
-            estates=(*journals, *slots, FrontendCounters(), *self.estates),
+            estates=self.estates.opened(self.settings),
             spares_count=self.settings.spare_frontends,
             preparation=self.settings_text.encode(),
             gives_up_served=False,  # a client may make it die
         )
-        self.connections = ConnectionDispatcher(self.processes, self.held)
+        self.connections = ConnectionDispatcher(self.processes, self.estates.held)
         self.calls = RelayedCalls(self.processes, self.answer)
 
     @property
@@ -190,7 +200,7 @@ class FrontendFleet:
         """
         if self.processes.is_stuck(rank):
             self.connections.end_waiting(rank)
-            self.journals.lose(rank)
+            self.estates.journals.lose(rank)
             self.on_membership(self.directory.handle_failed(rank))
         child = self.processes.ready.get(rank)
         if child is not None and self.connections.balancer.handle_leaving(rank):

@@ -45,7 +45,7 @@ from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .fleet_parts import FleetParts
 from .form_fleet import FORM_MODULE, FormFleet, FormLinks, link_frontend
-from .frontend_fleet import FrontendFleet
+from .frontend_fleet import FrontendEstates, FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .process_supervisor import ProcessSupervisor
@@ -147,8 +147,7 @@ class Root:
             answer=self._answer,
             directory=directory,
             on_watch=self._handle_watch,
-            held=self.held,
-            estates=(FormLinks(self.forms),),
+            estates=FrontendEstates(self.held, [FormLinks(self.forms)]),
         )
         self.watch = ServerWatch(
             {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
@@ -193,7 +192,7 @@ class Root:
 
     def _epochs(self) -> Iterator[int]:
         """Numbers of this run's processes; with journals on disk of all runs'."""
-        journals = self.frontends.journals.folder
+        journals = self.frontends.estates.journals.folder
         yield from itertools.count(1) if journals is None else journals.numbers()
 
     @asynccontextmanager
@@ -205,7 +204,7 @@ class Root:
             return
         path = pathlib.Path(settings.journal.folder)
         opening = open_journal_folder(path, model=settings.model_name, frontends=settings.frontends)
-        async with opening as self.frontends.journals.folder:
+        async with opening as self.frontends.estates.journals.folder:
             yield
 
     async def _start(
@@ -215,7 +214,8 @@ class Root:
         await start_service(nursery, control, name="control-server", waits_for="questions")
         await start_service(nursery, self.watch.run, name="watch")
         await start_service(nursery, self.engines.processes.run, name="engines")
-        if self.frontends.journals.folder is not None and self.frontends.journals.folder.is_used:
+        journals = self.frontends.estates.journals.folder
+        if journals is not None and journals.is_used:
             # Unfinished streams wait only so long for an engine, and for their clients.
             with waiting_for("an engine"):
                 await self.engines.ready_once.wait()

@@ -363,7 +363,7 @@ async def test_a_restart_that_serves_out_ends_with_the_grace(has_journal: bool) 
 async def test_journals_on_disk_come_with_the_lock_of_their_folder(tmp_path: pathlib.Path) -> None:
     async with open_journal_folder(tmp_path, model="m", frontends=1) as folder:
         bed = Bed((["ready"],))
-        bed.fleet.journals.folder = folder
+        bed.fleet.estates.journals.folder = folder
         change_parts(bed.fleet, epochs=folder.numbers())
         async with running(bed.fleet):
             await bed.diary.wait_for(ChildReady)
