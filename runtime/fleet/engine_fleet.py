@@ -112,7 +112,8 @@ class EngineFleet:
 
     def handle_starting(self, rank: int, epoch: int, descriptors: Sequence[str]) -> bytes:
         """A new epoch of an engine: listed from before its spawn."""
-        self.on_membership(self.directory.handle_starting(rank, epoch))
+        restarts = self.processes.places[rank].restarts
+        self.on_membership(self.directory.handle_starting(rank, epoch, restarts))
         init = EngineInit(
             run_id=self.parts.run_id,
             rank=rank,

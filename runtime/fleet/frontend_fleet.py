@@ -297,7 +297,7 @@ class FrontendFleet:
         """States of all frontends, as each of them is sent."""
         processes = self.processes
         epochs = {rank: child.epoch for rank, child in processes.ready.items()}
-        restarts = {rank: each.lives - 1 for rank, each in processes.places.items() if each.lives}
+        restarts = {rank: each.restarts for rank, each in processes.places.items() if each.epoch}
         return FrontendStates(epochs, processes.failed, restarts, self.doubted.snapshot())
 
     def _publish_states(self) -> None:

@@ -27,14 +27,16 @@ class EngineDirectory:
     _suspects: dict[bytes, int] = attrs.field(factory=dict, init=False)
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
 
-    def handle_starting(self, rank: int, epoch: int) -> EngineMembership:
-        """A new epoch is about to be spawned. Epochs of one rank only grow."""
+    def handle_starting(self, rank: int, epoch: int, restarts: int = 0) -> EngineMembership:
+        """A new epoch is about to be spawned, after so many restarts of its place.
+
+        Epochs of one rank only grow.
+        """
         previous = self._members.get(rank)
         self._removed.pop(rank, None)
         if previous is None:
             return self._replace(EngineMember(rank=rank, epoch=epoch, state=EngineState.STARTING))
         assert epoch > previous.epoch
-        restarts = previous.restarts + 1
         return self._change(rank, epoch=epoch, state=EngineState.RESTARTING, restarts=restarts)
 
     def handle_ready(self, rank: int, ready: EngineReady) -> EngineMembership:

@@ -50,16 +50,17 @@ MOVES: dict[str, frozenset[State]] = {
 class FleetPlace:
     """Place in a fleet, whose present life is `epoch`; 0 before the first.
 
-    `lives` counts them. `is_up` says whether the present one was READY and has not ended;
-    `has_served` whether any was: from then on a refusal is an outage, not a wrong command. `why`
-    says why the place is given up. One that `is_leaving` is no more when its process is gone.
+    `restarts` counts the lives that were launched after the first: every count of them is this.
+    `is_up` says whether the present one was READY and has not ended; `has_served` whether any was:
+    from then on a refusal is an outage, not a wrong command. `why` says why the place is given up.
+    One that `is_leaving` is no more when its process is gone.
     """
 
     name: str
     policy: SupervisionPolicy
     state: State = attrs.field(default=State.WAITING, init=False)
     epoch: int = attrs.field(default=0, init=False)
-    lives: int = attrs.field(default=0, init=False)
+    restarts: int = attrs.field(default=0, init=False)
     due_s: float = attrs.field(default=0.0, init=False)
     is_up: bool = attrs.field(default=False, init=False)
     has_served: bool = attrs.field(default=False, init=False)
@@ -86,8 +87,8 @@ class FleetPlace:
         """A life is launched now; from here on its end is seen in any case."""
         self._check("starting")
         assert epoch > self.epoch, "epochs grow"
+        self.restarts += self.epoch > 0
         self.state, self.epoch = State.STARTING, epoch
-        self.lives += 1
         self.policy.handle_starting(self.name, epoch)
 
     def handle_ready(self, now: float) -> None:

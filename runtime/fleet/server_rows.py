@@ -1,7 +1,6 @@
 """Rows of a server's processes, for its viewers: what only the root knows of each."""
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -10,7 +9,7 @@ from ...nurseries.processes.usage import UsageMeter
 from ...nurseries.processes.watched import SIGNALS, Row, now_ms, spare_rows
 from ...nurseries.tasks.task_rows import TaskRows
 from ..control.calls import EngineState
-from ..events import ChildGone, ChildStarting, RunEvent
+from ..events import ChildGone, RunEvent
 from .process_supervisor import ProcessSupervisor
 
 
@@ -20,7 +19,6 @@ class ServerRows:
 
     fleets: tuple[ProcessSupervisor, ...]
     open_streams: Callable[[], int]
-    _starts: Counter[str] = attrs.field(factory=Counter, init=False)
     _last_causes: dict[str, str] = attrs.field(factory=dict, init=False)
     # {place: its state, and since when}
     _states: dict[str, tuple[str, int]] = attrs.field(factory=dict, init=False)
@@ -28,12 +26,9 @@ class ServerRows:
     _tasks: TaskRows | None = attrs.field(default=None, init=False)
 
     def handle_event(self, event: RunEvent) -> None:
-        """Count starts, and remember the latest cause of death of each place."""
-        match event:
-            case ChildStarting(child=place):
-                self._starts[place] += 1
-            case ChildGone(child=place):
-                self._last_causes[place] = event.cause
+        """Remember the latest cause of death of each place."""
+        if isinstance(event, ChildGone):
+            self._last_causes[event.child] = event.cause
 
     def begin(self) -> None:
         """Look at the tasks of the run that this is called in, from now on."""
@@ -65,7 +60,7 @@ class ServerRows:
 
     def _row(self, fleet: ProcessSupervisor, rank: int) -> Row:
         place, child, is_booting = f"{fleet.role} {rank}", fleet.present().get(rank), False
-        restarts = max(0, self._starts[place] - 1)
+        restarts = fleet.places[rank].restarts
         state, reason = fleet.place(rank).state.value, fleet.failed.get(rank, "")
         if child is None and not reason:
             state, reason = EngineState.RESTARTING.value, self._last_causes.get(place, "")

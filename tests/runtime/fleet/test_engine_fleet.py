@@ -18,11 +18,13 @@ from triolet.runtime.control.calls import EngineState
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
 from triolet.runtime.fleet.engine_fleet import ENGINE_MODULE
+from triolet.runtime.fleet.server_rows import ServerRows
 from triolet.runtime.launch.child import Child, ChildPlan
 from triolet.runtime.launch.local_child import LocalChild
 from triolet.runtime.messages import EngineMembership
 
 from ..acting import (
+    ActingKernel,
     EngineBed,
     acting_settings,
     change_parts,
@@ -98,6 +100,19 @@ async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
         assert (member.restarts, member.cause) == (1, "was killed by SIGKILL")
     assert bed.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
     assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", 2)]  # at the end, in order
+
+
+async def test_a_life_that_was_not_spawned_is_counted_by_all_alike() -> None:
+    kernel = ActingKernel()
+    kernel.refusals = 1  # of the first process
+    bed = Bed(acting_settings(["ready"]), kernel)
+    rows = ServerRows((bed.fleet.processes,), lambda: 0)
+    async with running(bed.fleet):
+        rows.begin()
+        await bed.wait_ready(2)
+        (member,) = bed.fleet.directory.snapshot().engines
+        shown = {row["place"]: row["restarts"] for row in rows.look(0.0)}
+        assert member.restarts == shown["engine 0"] == bed.fleet.processes.places[0].restarts == 1
 
 
 async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:

@@ -30,7 +30,7 @@ def test_an_engine_lives_dies_and_is_given_up() -> None:
         "was killed by SIGKILL",
     )
     assert gone.latest == READY, "what a frontend that is new then can expect"
-    again = directory.handle_starting(0, 2).engines[0]
+    again = directory.handle_starting(0, 2, 1).engines[0]
     assert (again.epoch, again.restarts, again.cause) == (2, 1, "was killed by SIGKILL")
     assert (again.ready, again.latest) == (None, READY)
     failed = directory.handle_failed(0).engines[0]
