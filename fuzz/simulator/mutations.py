@@ -31,7 +31,7 @@ MODULES = {
     "runtime/frontend/replay_policy.py": "tests/runtime/frontend tests/scenarios",
     "runtime/frontend/request_flow.py": "tests/runtime/frontend",
     "runtime/fleet/membership.py": "tests/runtime/fleet",
-    "runtime/continuity/connection_slots.py": "tests/runtime/continuity",
+    "runtime/continuity/connection_slots.py": "tests/runtime/continuity tests/scenarios",
     "runtime/journal/judgement.py": "tests/scenarios",  # `ledger/exactly_once.txt`
     "runtime/journal/reader.py": "tests/runtime/journal",
     "runtime/journal/stream.py": "tests/runtime/journal",

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from .connection_balancer.driver import ConnectionBalancerDriver
+from .connection_slots.driver import ConnectionSlotsDriver
 from .engine_core.driver import EngineCoreDriver
 from .ledger.driver import LedgerDriver
 from .place.driver import PlaceDriver
@@ -19,6 +21,8 @@ from .suite import Driver, parse, render
 HERE = pathlib.Path(__file__).parent
 REWRITE = "TRIOLET_REWRITE_SCENARIOS"
 DRIVERS: dict[str, Callable[[], Driver]] = {
+    "connection_balancer": ConnectionBalancerDriver,
+    "connection_slots": ConnectionSlotsDriver,
     "engine_core": EngineCoreDriver,
     "ledger": LedgerDriver,
     "place": PlaceDriver,
