@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from triolet.api.application import Application
+from triolet.api.streams.claims import HEADER_NAME
 from triolet.api.streams.served_stream import Order
 from triolet.api.streams.service import StreamService
 from triolet.fuzz.doubles.bed import Bed, open_bed
@@ -20,6 +21,8 @@ from triolet.runtime.journal.reader import read_journal
 from triolet.runtime.journal.records import FILL_AT
 from triolet.runtime.journal.writer import JournalWriter
 from triolet.runtime.runtime import Runtime
+
+from .fakes import Answer, open_client
 
 TOKENS = 40
 FREE = {"seed": 7, "ignore_eos": True}
@@ -121,6 +124,46 @@ async def whole_again(
         await stream.wait_ended()
         yield stream
         stream.is_over = True
+
+
+def added(lives: Lives) -> int:
+    """Requests that engines took in."""
+    return sum(each.core.statistics().requests_added for each in lives.bed.servers.values())
+
+
+async def post(
+    application: Application, path: str, body: dict[str, Any], key: str = "", times: int = 1
+) -> list[Answer]:
+    """Answers to the same, so many times on one connection."""
+    headers = {HEADER_NAME: key} if key else {}
+    async with open_client(application) as client:
+        with trio.fail_after(20):
+            return [await client.request("POST", path, body, headers) for _ in range(times)]
+
+
+async def under_way(service: StreamService[Any, Any, Any]) -> Any:
+    """The stream that runs, when there is one."""
+    with trio.fail_after(20):
+        while not service.store.running():
+            await trio.lowlevel.checkpoint()
+    (stream,) = service.store.running()
+    return stream
+
+
+@asynccontextmanager
+async def cut(
+    lives: Lives, before: Application, path: str, body: dict[str, Any], key: str = ""
+) -> AsyncIterator[tuple[Application, str]]:
+    """The life after one that died with a request under way, and the id of that.
+
+    Its client saw nothing.
+    """
+    service = before.responses if path == "/v1/responses" else before.completions
+    async with asking(post, before, path, body, key) as client:
+        stream = await under_way(service)
+        async with lives.next() as after:
+            client.cancel("its frontend died")
+            yield after, stream.order.stream_id
 
 
 def lose_what_follows(lives: Lives) -> NotedMemory:

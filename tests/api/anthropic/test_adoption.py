@@ -11,10 +11,9 @@ from triolet.api.application import Application
 from triolet.api.completions.order import CompletionOrder
 from triolet.api.completions.service import Reader
 from triolet.api.streams.adoption import LONG_TOKENS
-from triolet.api.streams.claims import HEADER_NAME
 
-from ..fakes import Answer, open_client
-from ..lives import asking, open_lives, reading_first
+from ..fakes import open_client
+from ..lives import cut, open_lives, post, reading_first
 from .events import events_of, message_of
 
 TOKENS = 40
@@ -25,6 +24,7 @@ BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hello world"}],
     "runtime": {"seed": 7, "ignore_eos": True},
 }
+PATH = "/v1/messages"
 STREAM = {**BODY, "stream": True}
 WHOLE = {**BODY, "max_tokens": LONG_TOKENS}
 
@@ -48,26 +48,6 @@ async def take(reader: Reader, frames: int) -> bytes:
 
 def same_for_all(message: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name != "id"}
-
-
-async def post(
-    application: Application, body: dict[str, Any], key: str = "", times: int = 1
-) -> list[Answer]:
-    headers = {HEADER_NAME: key} if key else {}
-    async with open_client(application) as client:
-        with trio.fail_after(20):
-            return [
-                await client.request("POST", "/v1/messages", body, headers) for _ in range(times)
-            ]
-
-
-async def begun(application: Application) -> str:
-    """The id of the one that is under way."""
-    with trio.fail_after(20):
-        while not application.completions.store._running:
-            await trio.lowlevel.checkpoint()
-    (message_id,) = application.completions.store._running
-    return message_id
 
 
 async def test_a_cut_stream_goes_on_behind_its_last_event(null_folder: pathlib.Path) -> None:
@@ -101,14 +81,10 @@ async def test_one_with_a_key_is_answered_by_the_next_life(
     null_folder: pathlib.Path, body: dict[str, Any]
 ) -> None:
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
-        (undisturbed,) = await post(
-            before, {**body, "runtime": {**BODY["runtime"], "cache_salt": "x"}}
-        )
-        async with asking(post, before, body, "k") as client:
-            message_id = await begun(before)
-            async with lives.next() as after:
-                client.cancel("its frontend died")
-                answers = await post(after, body, "k", times=2)
+        salted = {**body, "runtime": {**BODY["runtime"], "cache_salt": "x"}}
+        (undisturbed,) = await post(before, PATH, salted)
+        async with cut(lives, before, PATH, body, "k") as (after, message_id):
+            answers = await post(after, PATH, body, "k", times=2)
     for answer in answers:
         assert answer.status == 200, answer.body
         assert answer.headers["idempotent-replayed"] == "true"
@@ -124,7 +100,7 @@ async def test_one_is_read_on_behind_any_event_in_this_life_and_the_next(
     null_folder: pathlib.Path,
 ) -> None:
     async with open_lives(null_folder) as lives, lives.first() as before:
-        (answer,) = await post(before, STREAM, "k")
+        (answer,) = await post(before, PATH, STREAM, "k")
         frames = answer.body.split(b"\n\n")[:-1]
         ids = [frame.split(b"\n")[0].removeprefix(b"id: ").decode() for frame in frames]
         assert ids[:4] == ["-+1", "-+2", "0", "1"]

@@ -22,13 +22,15 @@ from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.journal import Journal
 
 from ..chunks import frames_of, said_of
-from ..fakes import Answer, open_client
+from ..fakes import open_client
 from ..lives import (
     Lives,
-    asking,
+    added,
+    cut,
     lose_what_follows,
     open_lives,
     open_noted,
+    post,
     reading_first,
     whole_again,
 )
@@ -167,40 +169,13 @@ def whole_of(body: dict[str, Any]) -> dict[str, Any]:
     return {**whole, "max_tokens": LONG_TOKENS}
 
 
-def added(lives: Lives) -> int:
-    """Requests that engines took in."""
-    return sum(each.core.statistics().requests_added for each in lives.bed.servers.values())
+def path_of(body: dict[str, Any]) -> str:
+    return "/v1/chat/completions" if "messages" in body else "/v1/completions"
 
 
 def without_id(answer: Any) -> Any:
     read = msgspec.json.decode(msgspec.json.encode(answer))
     return {name: value for name, value in read.items() if name not in ("id", "created")}
-
-
-async def post(
-    application: Application, body: dict[str, Any], key: str = "", times: int = 1
-) -> list[Answer]:
-    """Answers to the same, so many times on one connection."""
-    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    headers = {HEADER_NAME: key} if key else {}
-    async with open_client(application) as client:
-        with trio.fail_after(20):
-            return [await client.request("POST", path, body, headers) for _ in range(times)]
-
-
-@asynccontextmanager
-async def cut(
-    lives: Lives, before: Application, body: dict[str, Any], key: str = ""
-) -> AsyncIterator[tuple[Application, str]]:
-    """The life after one that died with a request under way, and the id of that."""
-    async with asking(post, before, body, key) as client:
-        with trio.fail_after(20):
-            while not before.completions.store._running:
-                await trio.lowlevel.checkpoint()
-        (completion_id,) = before.completions.store._running
-        async with lives.next() as after:
-            client.cancel("its frontend died")
-            yield after, completion_id
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -209,11 +184,11 @@ async def test_a_whole_answer_is_made_by_the_next_life(
 ) -> None:
     body = whole_of(BODIES[name])
     async with open_lives(null_folder) as lives, lives.first() as before:
-        (undisturbed,) = await post(before, {**body, "cache_salt": "undisturbed"})
+        (undisturbed,) = await post(before, path_of(body), {**body, "cache_salt": "undisturbed"})
         assert undisturbed.status == 200, undisturbed.body
         assert journal_of(lives).streams() == []
         count = added(lives)
-        async with cut(lives, before, body) as (after, completion_id):
+        async with cut(lives, before, path_of(body), body) as (after, completion_id):
             with pytest.raises(ApiError, match="Streamed completion"):
                 async with whole_again(after.completions, completion_id, "another"):
                     pass
@@ -234,7 +209,7 @@ async def test_a_short_one_is_not_written_down(null_folder: pathlib.Path) -> Non
     async with (
         open_lives(null_folder) as lives,
         lives.first() as before,
-        cut(lives, before, body) as (after, completion_id),
+        cut(lives, before, path_of(body), body) as (after, completion_id),
     ):
         assert after.completions.store.active == 0
         with pytest.raises(ApiError, match="Streamed completion"):
@@ -247,7 +222,7 @@ async def test_a_whole_answer_that_was_not_sent_is_there_again(null_folder: path
     async with (
         open_lives(null_folder) as lives,
         lives.first() as before,
-        cut(lives, before, body) as (after, completion_id),
+        cut(lives, before, path_of(body), body) as (after, completion_id),
     ):
         asked = (completion_id, ANONYMOUS)
         with trio.fail_after(20):
@@ -266,14 +241,14 @@ async def test_one_with_a_key_is_answered_by_the_next_life(
 ) -> None:
     body = BODIES[name] if stream else whole_of(BODIES[name])
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
-        (undisturbed,) = await post(before, {**body, "cache_salt": "undisturbed"})
+        (undisturbed,) = await post(before, path_of(body), {**body, "cache_salt": "undisturbed"})
         count = added(lives)
-        async with cut(lives, before, body, "k") as (after, completion_id):
-            answers = await post(after, body, "k", times=2)
-            (other,) = await post(after, {**body, "seed": 8}, "k")
+        async with cut(lives, before, path_of(body), body, "k") as (after, completion_id):
+            answers = await post(after, path_of(body), body, "k", times=2)
+            (other,) = await post(after, path_of(body), {**body, "seed": 8}, "k")
             assert other.status == 422
             async with lives.next() as later:
-                answers += await post(later, body, "k")
+                answers += await post(later, path_of(body), body, "k")
                 assert added(lives) == 2 * count
     for answer in answers:
         assert answer.status == 200, answer.body

@@ -19,7 +19,7 @@ from triolet.runtime.frontend.adoption import REBUILD_DEATHS_MAX
 from triolet.runtime.journal.reader import read_journal
 
 from ...runtime.scripted_models import scripted_model
-from ..lives import STORY, TOKENS, WINDOW_TOKENS, asking, open_lives, open_noted
+from ..lives import STORY, TOKENS, WINDOW_TOKENS, asking, open_lives, open_noted, under_way
 from ..records import answered, open_response, taken
 
 
@@ -231,10 +231,7 @@ async def test_a_whole_answer_is_made_by_the_next_life(
                 pass
 
         async with asking(run_whole) as client:
-            with trio.fail_after(20):
-                while not before.responses.store.running():
-                    await trio.lowlevel.checkpoint()
-            (response,) = before.responses.store.running()
+            response = await under_way(before.responses)
             async with lives.next() as after:
                 client.cancel("its frontend died")
                 with pytest.raises(ApiError, match="Response with id"):

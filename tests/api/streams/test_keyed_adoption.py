@@ -1,9 +1,6 @@
 """Requests with idempotency keys and their answers outlive their frontend."""
 
 import pathlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -12,35 +9,16 @@ import trio
 
 from triolet.api.application import Application
 from triolet.api.http.access import ANONYMOUS
-from triolet.api.streams.claims import HEADER_NAME
 
-from ..fakes import Answer, open_client
-from ..lives import STORY, TOKENS, Lives, asking, open_lives
+from ..fakes import Answer
+from ..lives import STORY, TOKENS, added, asking, cut, open_lives, post, under_way
 
 PATH = "/v1/responses"
 
 
-async def post(application: Application, key: str = "k", **values: Any) -> Answer:
-    async with open_client(application) as client:
-        body, headers = {**STORY, **values}, {HEADER_NAME: key}
-        return await client.request("POST", PATH, body, headers)
-
-
-def added(lives: Lives) -> int:
-    """Requests that engines took in."""
-    return sum(each.core.statistics().requests_added for each in lives.bed.servers.values())
-
-
-@asynccontextmanager
-async def cut(lives: Lives, before: Application, **values: Any) -> AsyncIterator[Application]:
-    """The life after one that died with a request under way, of which its client saw nothing."""
-    async with asking(partial(post, before, **values)) as client:
-        with trio.fail_after(20):
-            while not before.responses.store.running():
-                await trio.lowlevel.checkpoint()
-        async with lives.next() as after:
-            client.cancel("its frontend died")
-            yield after
+async def ask(application: Application, key: str = "k", **values: Any) -> Answer:
+    (answer,) = await post(application, PATH, {**STORY, **values}, key)
+    return answer
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -50,12 +28,12 @@ async def test_what_runs_is_answered_by_the_next_life(
     async with (
         open_lives(null_folder, window_tokens=8) as lives,
         lives.first() as before,
-        cut(lives, before, stream=stream) as after,
+        cut(lives, before, PATH, {**STORY, "stream": stream}, "k") as (after, _),
     ):
         (response,) = after.responses.store.running()
         with trio.fail_after(20):
-            answer = await post(after, stream=stream)
-            again = await post(after, stream=stream)
+            answer = await ask(after, stream=stream)
+            again = await ask(after, stream=stream)
         found = list(answer.events())[-1]["response"] if stream else answer.json
         assert found["id"] == response.response_id
         assert found["usage"]["output_tokens"] == TOKENS
@@ -68,7 +46,7 @@ async def test_a_whole_answer_is_made_without_a_client(null_folder: pathlib.Path
     async with (
         open_lives(null_folder) as lives,
         lives.first() as before,
-        cut(lives, before, stream=False) as after,
+        cut(lives, before, PATH, {**STORY, "stream": False}, "k") as (after, _),
     ):
         (response,) = after.responses.store.running()
         assert response.keep_s == float("inf")
@@ -81,27 +59,25 @@ async def test_answers_and_their_absence_outlive_their_frontend(
 ) -> None:
     async with open_lives(null_folder) as lives, lives.first() as before:
         with trio.fail_after(20):
-            first = await post(before)
-            unstored = await post(before, key="unstored", store=False)
-            gone = await post(before, key="gone")
+            first = await ask(before)
+            unstored = await ask(before, key="unstored", store=False)
+            gone = await ask(before, key="gone")
             before.responses.store.delete(gone.json["id"], ANONYMOUS)
             async with lives.next() as after:
-                assert (await post(after)).body == first.body
-                assert (await post(after, key="unstored", store=False)).body == unstored.body
-                assert (await post(after, key="gone")).status == 410
-                assert (await post(after, input="another")).status == 422
+                assert (await ask(after)).body == first.body
+                assert (await ask(after, key="unstored", store=False)).body == unstored.body
+                assert (await ask(after, key="gone")).status == 410
+                assert (await ask(after, input="another")).status == 422
                 assert added(lives) == 3
-                assert (await post(after, key="new")).status == 200
+                assert (await ask(after, key="new")).status == 200
 
 
 async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.Path) -> None:
     async with open_lives(null_folder, window_tokens=8) as lives, lives.first() as before:
         journal = before.journal
         assert journal is not None
-        async with asking(partial(post, before, stream=True)) as client:
-            with trio.fail_after(20):
-                while not before.responses.store.running():
-                    await trio.lowlevel.checkpoint()
+        async with asking(post, before, PATH, {**STORY, "stream": True}, "k") as client:
+            await under_way(before.responses)
             (stream,) = journal.streams()
             spoiled = attrs.evolve(stream.admission, body=b'{"values": {}, "before": null}')
             stream._admission = spoiled
@@ -109,7 +85,7 @@ async def test_one_that_cannot_be_read_again_is_a_conflict(null_folder: pathlib.
             async with lives.next() as after, lives.next() as later:
                 client.cancel("its frontend died")
                 for application in (after, later):
-                    answer = await post(application, stream=True)
+                    answer = await ask(application, stream=True)
                     assert (answer.status, answer.error["code"]) == (
                         409,
                         "idempotency_answer_lost",
