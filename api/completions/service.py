@@ -11,7 +11,7 @@ from ...runtime.messages import ForeignVerb
 from ..errors import completion_not_found, frontends_died
 from ..openai.completion_requests import ChatRequest, CompletionsRequest
 from ..schema.fields import JsonObject
-from ..streams.adoption import Adoption, is_long, kept_request
+from ..streams.adoption import Adoption, KeptRequest, is_long, kept_request
 from ..streams.foreign import ForeignReader
 from ..streams.service import Claim, StreamService, unclaimed
 from ..streams.store import StreamStore
@@ -70,7 +70,7 @@ class CompletionService(StreamService[CompletionOrder, ServedCompletion, bytes])
         """The completion of a life before."""
         parts.sort(key=lambda part: int(part.name.partition("-")[2] or 0))
         admission, *_ = [part.admission for part in parts]  # all are loaded here, or it fails here
-        kept, streams = kept_request(admission), self.streams
+        kept, streams = kept_request(admission, KeptRequest), self.streams
         order = CompletionOrder(
             stream_id=stream_id,
             created=admission.created_at,

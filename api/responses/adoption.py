@@ -5,9 +5,7 @@ its tokens. The runtime does not read the notes.
 """
 
 import attrs
-import msgspec
 
-from ...runtime.journal.records import AdmissionRecord
 from ...runtime.text.outputs import GenerationOutput
 from ..openai.response_events import Ending
 from ..streams.adoption import KeptRequest
@@ -37,16 +35,6 @@ class KeptEnding:
     is_keyed: bool = False
     # The prompt, which is not kept, had opened the model's reasoning.
     is_opened: bool = False
-
-
-def kept_request(admission: AdmissionRecord) -> KeptResponseRequest:
-    """Decode what was noted of an admission. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(admission.body, type=KeptResponseRequest)
-
-
-def kept_ending(said: bytes) -> KeptEnding:
-    """Decode what was noted of an end. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(said, type=KeptEnding)
 
 
 def first_tokens(output: GenerationOutput, count: int) -> GenerationOutput:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import attrs
+import msgspec
 import trio
 
 from ...engine.errors import EngineError
@@ -17,12 +18,12 @@ from ..openai.logprobs import make_formatter
 from ..openai.response_events import Part, ResponseEvents
 from ..openai.responses_request import AUTO, ResponseRequest, read_response_request
 from ..schema.fields import JsonObject
-from ..streams.adoption import Adoption, rebuilding
+from ..streams.adoption import Adoption, kept_request, rebuilding
 from ..streams.foreign import ForeignReader
 from ..streams.service import Claim, StreamService, unclaimed
 from ..streams.store import StreamStore, Unread
 from ..streams.stream_reader import StreamReader
-from .adoption import kept_ending, kept_request
+from .adoption import KeptEnding, KeptResponseRequest
 from .history import Conversation, continued, prompt_of
 from .inputs import fitting, with_items
 from .record import ResponseRecord
@@ -203,7 +204,7 @@ class ResponseService(StreamService[ResponseOrder, Response, list[Part]]):
         """The response of a life before, with its output if it has ended."""
         (adopted,) = parts
         admission, adoption = adopted.admission, Adoption.of(adopted)
-        kept = kept_request(admission)
+        kept = kept_request(admission, KeptResponseRequest)
         request = self._read(kept.values, adoption.admitted_at)
         request.values = {}
         order = ResponseOrder(
@@ -219,16 +220,18 @@ class ResponseService(StreamService[ResponseOrder, Response, list[Part]]):
         response = Response(order, record, continued(kept.before, request))
         response.adoption = adoption
         if adopted.said is not None:
+            kept_end = msgspec.json.decode(adopted.said, type=KeptEnding)
             if (generation := adopted.generation) is None:
                 response.end_as_lost()
             else:
-                response.end_again(generation, kept_ending(adopted.said))
+                response.end_again(generation, kept_end)
                 adopted.close()
         return response
 
     def keep_unread(self, adopted: AdoptedStream, said: bytes) -> None:
         """Keep a response without reading it, until it is asked for: there may be thousands."""
-        kept, books, name = kept_ending(said), self.streams.books, adopted.name
+        kept = msgspec.json.decode(said, type=KeptEnding)
+        books, name = self.streams.books, adopted.name
         is_wanted = bool(kept.is_stored or kept.session or kept.is_keyed)
         keep_s = books.kept_s(is_wanted=is_wanted, is_adopted=True)
         read = partial(self._read_again, adopted)

@@ -7,6 +7,7 @@ A stream that cannot be built again is given up, and a request with its key is n
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import attrs
 import msgspec
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 LONG_TOKENS = 64
 
 
+Kept = TypeVar("Kept", bound="KeptRequest")
+
+
 @attrs.frozen(kw_only=True)
 class KeptRequest:
     """The body of a request; a surface may add to it."""
@@ -37,9 +41,9 @@ class KeptRequest:
     is_keyed: bool = False
 
 
-def kept_request(admission: AdmissionRecord) -> KeptRequest:
+def kept_request(admission: AdmissionRecord, kind: type[Kept]) -> Kept:
     """The request of this admission. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(admission.body, type=KeptRequest)
+    return msgspec.json.decode(admission.body, type=kind)
 
 
 def is_long(sampling: SamplingParams, choices: int = 1) -> bool:

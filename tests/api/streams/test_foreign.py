@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -142,6 +141,17 @@ class Owner:
         assert isinstance(message, ForeignCall)
         self.calls.append(message)
 
+    async def get(self) -> JsonObject:
+        """Call, as one of its clients."""
+        return await self.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
+
+    async def get_nothing(self) -> None:
+        """Call, and find that nobody answers in time."""
+        with pytest.raises(ApiError) as caught:
+            await self.get()
+        assert caught.value.status == 503
+        assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
+
     def handle_epoch(self, epoch: int | None) -> None:
         ready = {0: 7} if epoch is None else {0: 7, 1: epoch}
         self.foreign.handle_frontends(FrontendStates(ready))
@@ -176,10 +186,7 @@ async def test_a_silent_one_is_asked_again_and_not_waited_for_long(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     owner = Owner()
-    with pytest.raises(ApiError) as caught:
-        await owner.foreign.call(ForeignVerb.CANCEL, FOREIGN, "p", kind=JsonObject)
-    assert caught.value.status == 503
-    assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
+    await owner.get_nothing()
     assert len({call.call_id for call in owner.calls}) == ADOPTION_WAIT_S / CALL_S
 
 
@@ -190,7 +197,7 @@ async def test_who_dies_with_a_call_in_hand_is_succeeded_in_it(
     found: list[object] = []
 
     async def call() -> None:
-        found.append(await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject))
+        found.append(await owner.get())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
@@ -215,10 +222,7 @@ async def test_who_dies_with_a_call_in_hand_is_succeeded_in_it(
 async def test_a_successor_is_not_waited_for_long(autojump_clock: trio.testing.MockClock) -> None:
     owner = Owner()
     owner.handle_epoch(None)
-    with pytest.raises(ApiError) as caught:
-        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
-    assert caught.value.status == 503
-    assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
+    await owner.get_nothing()
 
 
 @pytest.mark.parametrize("verb", ForeignVerb)
@@ -249,17 +253,16 @@ async def test_a_call_that_is_cancelled_leaves_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     owner = Owner()
-    get = partial(owner.foreign.call, ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
     for epoch in (1, None):  # while it is asked, and while there is none to ask
         owner.handle_epoch(epoch)
         async with trio.open_nursery() as nursery:
             for _ in range(CALLS_MAX):
-                nursery.start_soon(get)
+                nursery.start_soon(owner.get)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel("its client has left")
     owner.handle_epoch(2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(get)
+        nursery.start_soon(owner.get)
         await trio.testing.wait_all_tasks_blocked()
         for call in owner.calls[:-1]:
             owner.foreign.handle_reply(reply_to(call, ForeignOutcome.REFUSED))
@@ -299,13 +302,7 @@ async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
     owner = Owner()
     foreign, calls = owner.foreign, owner.calls
     async with trio.open_nursery() as nursery:
-
-        async def ask() -> None:
-            with pytest.raises(ApiError) as caught:
-                await foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
-            assert caught.value.status == 503
-
-        nursery.start_soon(ask)
+        nursery.start_soon(owner.get_nothing)
         await trio.testing.wait_all_tasks_blocked()
         reply = reply_to(calls[0], ForeignOutcome.FOUND, "{}")
         assert (reply.caller, reply.caller_epoch) == (0, 7)
@@ -323,7 +320,7 @@ async def test_calls_beyond_the_bound_wait_for_their_turn(
 
     async def ask() -> None:
         nonlocal answered
-        await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
+        await owner.get()
         answered += 1
 
     async with trio.open_nursery() as nursery:
@@ -342,15 +339,9 @@ async def test_a_call_that_has_no_turn_in_time_is_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     owner = Owner()
-
-    async def ask() -> None:
-        with pytest.raises(ApiError):
-            await owner.foreign.call(ForeignVerb.GET, FOREIGN, "p", kind=JsonObject)
-        assert trio.current_time() == pytest.approx(ADOPTION_WAIT_S)
-
     async with trio.open_nursery() as nursery:
         for _ in range(CALLS_MAX + 1):
-            nursery.start_soon(ask)
+            nursery.start_soon(owner.get_nothing)
 
 
 async def test_an_answer_that_takes_too_long_is_given_up(
