@@ -14,14 +14,12 @@ import trio
 import trio.testing
 import zmq
 
-from triolet.tests.contracts.channel import CODEC, HUB, SPOKES, Mesh, Numbered, join, running
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake, perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.links.zmq_channel import open_hub, open_spoke
 from triolet.transports.links.zmq_sockets import EndpointInUse, HeldSockets, Socket, SocketSettings
 from triolet.transports.links.zmq_thread import (
     Arrival,
@@ -188,42 +186,6 @@ async def test_started_and_cancelled_many_times() -> None:
             assert await nursery.start(run, thread) == endpoint
             nursery.cancel_scope.cancel("the test cancels it")
         context.term()
-
-
-@pytest.mark.parametrize("cancelled", ["input", "output"])
-async def test_one_task_of_a_channel_is_cancelled_alone(cancelled: str) -> None:
-    """Its sockets are closed; what is sent after that goes nowhere and blocks no task."""
-    endpoints = [
-        abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket=name)
-        for name in ("input", "output")
-    ]
-    async with (
-        open_hub(
-            HUB, CODEC, CODEC, input_endpoint=endpoints[0], output_endpoint=endpoints[1]
-        ) as hub,
-        open_spoke(SPOKES[0], CODEC, CODEC) as spoke,
-        running(spoke),
-        trio.open_nursery() as nursery,
-    ):
-        scopes = {"input": trio.CancelScope(), "output": trio.CancelScope()}
-        ended = trio.Event()
-
-        async def run_one(name: str, task_status: trio.TaskStatus[str]) -> None:
-            task = hub.run_input if name == "input" else hub.run_output
-            with scopes[name]:
-                await task(task_status=task_status)
-            ended.set()
-
-        nursery.start_soon(hub.links.run_deadlines)
-        for name in scopes:
-            await nursery.start(run_one, name)
-        await join(Mesh(hub, (spoke,)))
-        scopes[cancelled].cancel("the test cancels one of two")
-        await ended.wait()
-        for _ in range(10):
-            hub.send(SPOKES[0], Numbered(1))
-            spoke.send(HUB, Numbered(1))
-        nursery.cancel_scope.cancel("the test is over")
 
 
 # No operation here has more steps; the loops end earlier, when nothing was left to cancel.

@@ -150,10 +150,9 @@ async def open_engine(
                 close_fds(root.worker_pidfds)
 
 
-@pytest.mark.parametrize("ahead", [(), (WORKER_MODULE,)], ids=["", "ahead"])
-async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path, ahead: tuple[str, ...]) -> None:
+async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path)
-    async with open_engine(folder, ahead=ahead, workers=2, max_num_seqs=3) as root:
+    async with open_engine(folder, ahead=(WORKER_MODULE,), workers=2, max_num_seqs=3) as root:
         assert root.progress == sorted(root.progress)
         assert root.progress[-1] == 1.0
         assert len(root.worker_pids) == len(root.worker_pidfds) == 2
@@ -172,26 +171,18 @@ async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path, ahead: tuple
         assert (await root.process.wait_exited()).code == 0
 
 
-async def test_a_worker_that_dies_is_replaced_and_the_root_gets_the_new_pidfds(
+async def test_workers_are_replaced_a_few_times_and_then_take_the_engine_along(
     tmp_path: pathlib.Path,
 ) -> None:
     async with open_engine(write_sizes(tmp_path), workers=2) as root:
-        before = root.worker_pids
-        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
-        await root.take_workers(2)
-        assert not set(before) & set(root.worker_pids)
-        tree = await root.tree(1)
-        assert [worker.facts["pool_number"] for worker in tree.processes] == [1, 1]
-        assert tree.facts["worker restarts"] == 1
-
-
-async def test_workers_that_cannot_be_replaced_take_the_engine_along_and_are_named(
-    tmp_path: pathlib.Path,
-) -> None:
-    async with open_engine(write_sizes(tmp_path), workers=2) as root:
-        for _ in range(LOSSES_MAX):
+        for losses in range(1, LOSSES_MAX + 1):
+            before = root.worker_pids
             signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
             await root.take_workers(2)
+            assert not set(before) & set(root.worker_pids)
+            tree = await root.tree(losses)
+            assert [worker.facts["pool_number"] for worker in tree.processes] == [losses] * 2
+            assert tree.facts["worker restarts"] == losses
         signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
         exit_of_engine = await root.process.wait_exited()
         assert exit_of_engine.code == EXIT_CHILD_KILLED
@@ -240,23 +231,23 @@ async def test_the_latest_list_of_frontends_counts(tmp_path: pathlib.Path) -> No
 
 
 @asynccontextmanager
-async def open_frontend(run_id: str, term: int) -> AsyncIterator[tuple[Caller, FrontendAddress]]:
-    """An owner of the frontend's home, and where engines find it."""
-    me = Peer(ME.role, ME.rank, term)
+async def open_frontend() -> AsyncIterator[tuple[Caller, FrontendAddress]]:
+    """A frontend, and where engines find it."""
+    run_id = secrets.token_hex(8)
     endpoints = [
-        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
+        abstract_endpoint(run_id, ME.role, ME.rank, ME.epoch, socket=name)
         for name in ("input", "output")
     ]
     codecs = Codec(*ENGINE_TO_FRONTEND), Codec(*FRONTEND_TO_ENGINE)
-    hub = open_hub(me, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+    hub = open_hub(ME, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
     async with hub as channel, running(channel):
-        address = FrontendAddress(me.rank, term, *channel.endpoints)
+        address = FrontendAddress(ME.rank, ME.epoch, *channel.endpoints)
         yield Caller(channel, Peer("engine", 0, 2)), address
 
 
 async def test_it_serves_whom_it_is_told_of_until_it_drains(tmp_path: pathlib.Path) -> None:
     async with (
-        open_frontend(secrets.token_hex(8), 1) as (caller, address),
+        open_frontend() as (caller, address),
         open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root,
     ):
         await caller.until(lambda: caller.resynced > 0)
@@ -275,31 +266,6 @@ async def test_it_serves_whom_it_is_told_of_until_it_drains(tmp_path: pathlib.Pa
 
         await root.control.send(FrontendMembership(2, []))
         assert (await root.tree(2)).facts["frontends"] == 0
-
-
-async def test_a_successor_takes_over_what_its_predecessor_left(tmp_path: pathlib.Path) -> None:
-    run_id = secrets.token_hex(8)
-    async with (
-        open_frontend(run_id, 1) as (caller, address),
-        open_frontend(run_id, 2) as (successor, later),
-        open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root,
-    ):
-        await caller.until(lambda: caller.resynced > 0)
-        going_on, unnamed = caller.add("going on", credit=2), caller.add("unnamed", credit=2)
-        await caller.until(lambda: len(going_on.token_ids) == len(unnamed.token_ids) == 2)
-        await root.control.send(FrontendMembership(2, [], [ME.rank]))
-        facts = (await root.tree(1)).facts
-        assert (facts["frontends"], facts["running"]) == (0, 2)
-
-        successor.streams["going on"] = going_on
-        await root.control.send(FrontendMembership(3, [later]))
-        await successor.until(lambda: successor.resynced > 0)
-        assert (await root.tree(2)).facts["running"] == 1
-        successor.grant(going_on, None)
-        await successor.until(lambda: going_on.end is not None)
-        assert len(going_on.token_ids) == 12
-        blocks = root.ready.kv_blocks
-        assert (await root.tree(3)).facts["kv blocks"] == f"{blocks} of {blocks} free"
 
 
 async def test_questions_are_bounded_and_a_stopped_worker_is_left_out(
