@@ -13,6 +13,7 @@ import pytest
 from .connection_balancer.driver import ConnectionBalancerDriver
 from .connection_slots.driver import ConnectionSlotsDriver
 from .engine_core.driver import EngineCoreDriver
+from .hang_watch.driver import HangWatchDriver
 from .ledger.driver import LedgerDriver
 from .place.driver import PlaceDriver
 from .quarantine.driver import QuarantineDriver
@@ -24,6 +25,7 @@ DRIVERS: dict[str, Callable[[], Driver]] = {
     "connection_balancer": ConnectionBalancerDriver,
     "connection_slots": ConnectionSlotsDriver,
     "engine_core": EngineCoreDriver,
+    "hang_watch": HangWatchDriver,
     "ledger": LedgerDriver,
     "place": PlaceDriver,
     "quarantine": QuarantineDriver,
