@@ -36,7 +36,7 @@ from .form_faults import run_form_fault
 from .history import Ending, StreamHistory, Violation
 from .keepsakes import Keepsakes
 from .learning import Answers, answers_of, judge_null, run_scripts
-from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
+from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_once, start_history
 from .options import ChaosOptions
 from .own_faults import run_poison, run_want
 from .report.report import FaultOutcome, Report
@@ -303,12 +303,8 @@ class Campaign:
             name = f"stream over {transport} at the root's death"
             history = start_history(name, PROBES[0], transport)
             histories.append(history)
-            with trio.move_on_after(STREAM_DEADLINE_S):
-                key = self.options.keys()[-1]
-                async with open_events(transport, self.served.port, key=key) as connection:
-                    await connection.create(PROBES[0].body(max_output_tokens=LAST_TOKENS))
-                    await read_history(connection, history)
-            history.give_up(trio.current_time())
+            opened = open_events(transport, self.served.port, key=self.options.keys()[-1])
+            await read_once(opened, PROBES[0].body(max_output_tokens=LAST_TOKENS), history)
 
         def have_begun() -> bool:
             return len(histories) == len(Transport) and all(h.token_ids for h in histories)

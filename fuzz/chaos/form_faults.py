@@ -7,7 +7,6 @@ a bomb it is refused, and those beside it are answered.
 
 import contextlib
 import math
-from typing import Any
 
 import trio
 
@@ -18,11 +17,10 @@ from ...nurseries.tasks.task_tree import ProcessTree
 from ...runtime.control.client import ControlCallFailed
 from . import faults
 from .checkers import NO_FORMS, judge_form_fault, judge_lives
-from .clients import Lost
 from .fault_plan import Fault, FaultKind
 from .fault_run import HANG_S, FaultRunner
 from .history import StreamHistory, Violation
-from .load import FORMED, STREAM_DEADLINE_S, read_history, start_history
+from .load import FORMED, STREAM_DEADLINE_S, read_once, start_history
 from .own_faults import settled
 from .poisoned_forms import FormBurden
 from .report.report import FaultOutcome
@@ -122,21 +120,8 @@ async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) 
     left = math.inf if runner.patience > 1 else asked_max
     while True:
         history = start_history(name, script, fault.transport, key=runner.key)
-        await _read_once(runner, fault, body, history)
+        seconds = STREAM_DEADLINE_S * runner.patience
+        await read_once(runner.open(fault), body, history, seconds)
         left -= 1
         if history.code != NO_FORMS or left < 1:
             return history
-
-
-async def _read_once(
-    runner: FaultRunner, fault: Fault, body: dict[str, Any], history: StreamHistory
-) -> None:
-    """Ask once, on a connection that is not opened again."""
-    with trio.move_on_after(STREAM_DEADLINE_S * runner.patience):
-        try:
-            async with runner.open(fault) as connection:
-                await connection.create(body)
-                await read_history(connection, history)
-        except Lost as lost:
-            history.lose(str(lost), trio.current_time())
-    history.give_up(trio.current_time())

@@ -10,6 +10,7 @@ a good client would. What had begun is read on by number, on another connection.
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import attrs
@@ -157,6 +158,23 @@ async def read_history(
             on_event()
     except Lost as lost:
         history.lose(str(lost), trio.current_time())
+
+
+async def read_once(
+    opened: AbstractAsyncContextManager[EventConnection],
+    body: dict[str, Any],
+    history: StreamHistory,
+    seconds: float = STREAM_DEADLINE_S,
+) -> None:
+    """Ask on a connection that is not opened again, and read to the end, for so long at most."""
+    with trio.move_on_after(seconds):
+        try:
+            async with opened as connection:
+                await connection.create(body)
+                await read_history(connection, history)
+        except Lost as lost:
+            history.lose(str(lost), trio.current_time())
+    history.give_up(trio.current_time())
 
 
 async def read_whole(

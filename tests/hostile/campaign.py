@@ -183,17 +183,10 @@ async def _send_all(
 
 async def _in_threads(tasks: Sequence[Callable[[], None]], options: HostileOptions) -> None:
     limiter = trio.CapacityLimiter(options.at_once)
+    in_thread = partial(trio.to_thread.run_sync, limiter=limiter)
     async with trio.open_nursery() as nursery:
         for task in tasks:
-            await limiter.acquire_on_behalf_of(task)
-            nursery.start_soon(_in_thread, task, limiter)
-
-
-async def _in_thread(task: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
-    try:
-        await trio.to_thread.run_sync(task)
-    finally:
-        limiter.release_on_behalf_of(task)
+            nursery.start_soon(in_thread, task)
 
 
 @attrs.define(eq=False)

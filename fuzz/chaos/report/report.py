@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 from rich.table import Table
 
-from ....api.commands.figures import percentile
 from ..checkers import Disturbance
 from ..fault_plan import KILLS, Family, FaultKind
 from ..history import Ending, StreamHistory, Violation
@@ -32,8 +31,6 @@ DRAWN_AS = {
     Family.DESCRIPTORS: "want",
     Family.DISK: "want",
 }
-# Of recovery times.
-PERCENTS = (50, 99, 100)
 
 
 def family_of(kind: str) -> str:
@@ -240,7 +237,7 @@ class Report:
 
     def _row(self, kind: str, mine: Sequence[FaultOutcome]) -> dict[str, Any]:
         gaps_s = [gap_s for each in mine for gap_s in each.gaps_s]
-        times_s = sorted(each.recovery_s for each in mine if each.recovery_s is not None)
+        times_s = [each.recovery_s for each in mine if each.recovery_s is not None]
         return {
             "kind": kind,
             "planned": max(self.planned.get(kind, 0), len(mine)),
@@ -249,7 +246,7 @@ class Report:
             "interrupted": len(gaps_s),
             "gaps_s": percentiles_of(gaps_s),
             "streams": dict(self.touched.get(kind, Counter())),
-            "recovery_s": [round(percentile(times_s, p), 2) for p in PERCENTS] if times_s else [],
+            "recovery_s": percentiles_of(times_s),
             "violations": sum(len(each.violations) for each in mine),
         }
 
