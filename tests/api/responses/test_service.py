@@ -10,7 +10,6 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.tool_use import IGNORED_KINDS_MAX, IgnoredTools
-from triolet.api.responses.response import ResponseReader
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.text.prompts import ChatPrompt
@@ -40,38 +39,6 @@ async def test_it_ends_with_the_block_that_held_it(autojump_clock: trio.testing.
         assert response.whole()["status"] == "cancelled"
     assert trio.current_time() == 0
     assert generator.aborted == [response.response_id]
-
-
-async def test_it_goes_on_and_is_read_from_elsewhere(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    application = make_application(FakeGenerator([Say("a", after_s=2), Say("b", after_s=2)]))
-    async with open_responses(application):
-        request = make_request(runtime={"keep_s": 3})
-        async with open_response(application, request, "p") as response:
-            pass
-        await trio.sleep(2.5)
-        asked = (response.response_id, "p", 3)
-        async with application.responses.read(*asked) as reader:
-            assert isinstance(reader, ResponseReader)
-            await reader.wait_ready()
-            (delta,) = taken(reader, 100)
-            assert delta["delta"] == "a"
-        await response.wait_ended()
-        assert response.whole()["status"] == "completed"
-
-
-async def test_it_is_aborted_when_no_reader_comes_back(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    application = make_application(FakeGenerator(SLOW))
-    async with open_responses(application):
-        request = make_request(runtime={"keep_s": 3})
-        async with open_response(application, request, "p") as response:
-            pass
-        await response.wait_ended()
-        assert response.whole()["status"] == "cancelled"
-        assert trio.current_time() == 3
 
 
 async def test_a_conversation_goes_on_and_forks() -> None:
