@@ -18,6 +18,7 @@ from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
+from triolet.nurseries.processes.spares import APART
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
 from triolet.runtime.runtime import open_runtime
@@ -137,9 +138,11 @@ async def test_a_killed_worker_does_not_change_a_token() -> None:
                 tree = await runtime.client.call_utility(
                     peer, Utility.TASK_TREE, timeout_s=DEADLINE_S
                 )
-                # There may be a spare beside it.
+                # There may be a spare beside it, and what forks spares.
                 (worker,) = [
-                    each for each in json.loads(tree)["processes"] if "spare" not in each["name"]
+                    each
+                    for each in json.loads(tree)["processes"]
+                    if not each["name"].startswith(APART)
                 ]
                 os.kill(worker["pid"], signal.SIGKILL)
                 stream.grant(100)
