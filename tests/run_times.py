@@ -22,8 +22,7 @@ BUDGET_MINUTES: Final = {
     "units": 4.0,
     "contracts and cancellation": 3.0,
     "end to end": 5.0,
-    # Two thirds are boots, deadlines and imports that a death costs: one fault of each of 33 kinds,
-    # and an import of torch for each worker that is killed.
+    # Two thirds are boots, deadlines and imports that a death costs: one fault of each of 33 kinds.
     "chaos": 3.0,
     "fuzz": 2.0,
 }
