@@ -258,7 +258,7 @@ class EngineCore:
         sent before the step brings them tokens.
         """
         in_flight = self._scheduler.in_flight
-        if in_flight and self._pace.holds(now):
+        if in_flight and self._pace.is_early(now):
             return None
         scheduled = self._scheduler.schedule()
         self._pending.put_events(self._scheduler)

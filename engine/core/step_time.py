@@ -44,7 +44,7 @@ LEAD_S = 0.002
 SHARE = 0.75
 # A shorter wait is not worth waking up for once more, which costs an engine some 0.2 ms of its
 # core, or of one that computes: a reader does not notice to be in a step so much later.
-HOLD_MIN_S = 0.005
+DELAY_MIN_S = 0.005
 
 
 @attrs.define(eq=False)
@@ -159,8 +159,8 @@ class StepPace:
 
     # Seconds that it takes, as far as is known; 0: not known, or none computes.
     predicted_s: float = attrs.field(default=0.0, init=False)
-    _hold_until: float = attrs.field(default=-math.inf, init=False)
-    _holds: bool = attrs.field(default=False, init=False)
+    _delayed_until: float = attrs.field(default=-math.inf, init=False)
+    _is_delayed: bool = attrs.field(default=False, init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
 
     def begin(self, predicted_s: float, now: float) -> None:
@@ -169,14 +169,14 @@ class StepPace:
         self.predicted_s = predicted_s if self._has_begun else 0.0
         self._has_begun = True
         wait_s = SHARE * predicted_s - LEAD_S
-        self._hold_until = now + wait_s if wait_s >= HOLD_MIN_S else -math.inf
-        self._holds = False
+        self._delayed_until = now + wait_s if wait_s >= DELAY_MIN_S else -math.inf
+        self._is_delayed = False
 
-    def holds(self, now: float) -> bool:
+    def is_early(self, now: float) -> bool:
         """Whether it is too early to plan another step while one computes."""
-        self._holds = now < self._hold_until
-        return self._holds
+        self._is_delayed = now < self._delayed_until
+        return self._is_delayed
 
     def next_deadline(self) -> float:
         """When to ask again, if the last answer was yes and no result comes before; inf if not."""
-        return self._hold_until if self._holds else math.inf
+        return self._delayed_until if self._is_delayed else math.inf

@@ -22,7 +22,7 @@ from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
 
 # The engine's place on the progress page.
-ENGINE_PLACE = 0
+ENGINE_SLOT = 0
 
 
 @attrs.define(eq=False)
@@ -132,7 +132,7 @@ class StepLoop:
         return result
 
     def _wait_mask(self, number: int) -> Mask:
-        self.progress.show_awaits(ENGINE_PLACE)
+        self.progress.show_awaits(ENGINE_SLOT)
         mask = self._read()
         self.progress.show_awaits(None)
         assert isinstance(mask, Mask)

@@ -69,12 +69,12 @@ class ProcessLook:
 
 @attrs.frozen
 class Hang:
-    """The process of this place and pid stands still; `reason` ends a sentence about it.
+    """The process whose slot has this number stands still; `reason` ends a sentence about it.
 
     `is_own_fault`: unlike one that was stopped.
     """
 
-    place: int
+    number: int
     pid: int
     reason: str
     is_own_fault: bool = True
@@ -100,9 +100,9 @@ _Mark = tuple[int, int, int, int]
 
 @attrs.define(eq=False)
 class _Account:
-    """Time counted for a place since it moved last."""
+    """Time counted for a slot since it moved last."""
 
-    # The pid, changes, passes and step owed at the last look: if one differs, the place has moved.
+    # The pid, changes, passes and step owed at the last look: if one differs, the slot has moved.
     mark: _Mark = (0, 0, 0, 0)
     slot: SlotState = attrs.field(factory=SlotState)
     look: ProcessLook | None = None
@@ -120,10 +120,10 @@ class _Account:
 
 @attrs.define(eq=False)
 class HangWatch:
-    """Call `handle_page`, look at the places that it returns, call `handle_looks`; then wait for
+    """Call `handle_page`, look at the slots that it returns, call `handle_looks`; then wait for
     `period_s`, and again."""
 
-    places: int
+    slots: int
     patience_s: float = attrs.field(validator=attrs.validators.gt(0))
     blocked_s: float | None = None
     period_s: float = attrs.field(default=PERIOD_BUSY_S, init=False)
@@ -133,32 +133,32 @@ class HangWatch:
     _accounts: list[_Account] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._accounts = [_Account() for _ in range(self.places)]
+        self._accounts = [_Account() for _ in range(self.slots)]
 
     def handle_page(
         self, slots: Sequence[SlotState], now: float, pids: Mapping[int, int] = {}
     ) -> dict[int, int]:
-        """The slots as they are; returns {place: pid} of those that have not moved.
+        """The slots as they are; returns {its number: pid} of those that have not moved.
 
-        `pids` by place, as far as they are known: a process that does not show yet has its start to
+        `pids` by slot, as far as they are known: a process that does not show yet has its start to
         do, whatever another has left in its slot.
         """
         elapsed_s = 0.0 if self._seen_at is None else now - self._seen_at
         self._wall_s = min(elapsed_s, self.period_s)
         self._seen_at = now
         still: dict[int, int] = {}
-        for place, (slot, account) in enumerate(zip(slots, self._accounts, strict=True)):
-            if slot.pid != (pid := pids.get(place, slot.pid)):
+        for number, (slot, account) in enumerate(zip(slots, self._accounts, strict=True)):
+            if slot.pid != (pid := pids.get(number, slot.pid)):
                 # In its first pass, where passes are judged by sleep.
-                slot = SlotState(pid, passes=0 if self._blocked_s(place) else 1)
+                slot = SlotState(pid, passes=0 if self._blocked_s(number) else 1)
             if not slot.is_torn:
                 account.slot = slot
             if not slot.pid:
                 continue
-            owed = self._accounts[0].slot.step if place else 0
+            owed = self._accounts[0].slot.step if number else 0
             mark = slot.pid, slot.change, slot.passes, owed
             if mark == account.mark:
-                still[place] = slot.pid
+                still[number] = slot.pid
             else:
                 account.restart(mark)
         is_moving = len(still) < sum(slot.pid > 0 for slot in slots)
@@ -169,25 +169,25 @@ class HangWatch:
         return still
 
     def handle_looks(self, looks: Mapping[int, ProcessLook]) -> list[Hang]:
-        """Count time by the states of the places of `handle_page`; returns new hangs, each once."""
+        """Count time by the states of the slots of `handle_page`; returns new hangs, each once."""
         hangs = []
-        for place, look in looks.items():
-            account = self._accounts[place]
-            self._count(place, account, look)
-            if look.state is ProcessState.STOPPED or self.owes(place):
+        for number, look in looks.items():
+            account = self._accounts[number]
+            self._count(number, account, look)
+            if look.state is ProcessState.STOPPED or self.owes(number):
                 self.period_s = PERIOD_BUSY_S
-            spent_s, deadline_s = self._most(place, account)
+            spent_s, deadline_s = self._most(number, account)
             if spent_s >= deadline_s:
-                hangs += self._report(place, account, look.state, spent_s)
+                hangs += self._report(number, account, look.state, spent_s)
         return hangs
 
-    def _count(self, place: int, account: _Account, look: ProcessLook) -> None:
+    def _count(self, number: int, account: _Account, look: ProcessLook) -> None:
         before, account.look = account.look, look
-        owes = self.owes(place)
+        owes = self.owes(number)
         if look.state in (ProcessState.GONE, ProcessState.TRACED):
             account.owed_s = account.stopped_s = 0.0
-            # A child that is gone may wait for long for one in its place.
-            is_dying = look.state is ProcessState.GONE and not place
+            # A child that is gone may wait for long for a successor.
+            is_dying = look.state is ProcessState.GONE and not number
             account.dying_s = account.dying_s + self._wall_s if before and is_dying else 0.0
             return
         if not owes:
@@ -203,41 +203,41 @@ class HangWatch:
         if owes:
             idle_s = self._wall_s if before.state is look.state else 0.0
             is_run = has_run or look.state is ProcessState.RUNNABLE
-            used_s = 0.0 if self._blocked_s(place) else _cpu_used(before, look)
+            used_s = 0.0 if self._blocked_s(number) else _cpu_used(before, look)
             account.owed_s += used_s if is_run else idle_s
 
-    def _blocked_s(self, place: int) -> float | None:
+    def _blocked_s(self, number: int) -> float | None:
         """How long it may be asleep in a pass, if what it computes in one is not counted."""
-        if place:
+        if number:
             return None if self._accounts[0].slot.step else BLOCKED_S
         return self.blocked_s
 
-    def owes(self, place: int) -> bool:
+    def owes(self, number: int) -> bool:
         """Whether it has something to do, and waits for no other process that has to do first.
 
         Of one that has not only a stop counts.
         """
-        slot = self._accounts[place].slot
-        if place == 0:
+        slot = self._accounts[number].slot
+        if number == 0:
             return slot.is_busy
         step = self._accounts[0].slot.step
         owes = slot.is_busy or (step > 0 and slot.step < step)
         return owes and slot.awaits is None
 
-    def _most(self, place: int, account: _Account) -> tuple[float, float]:
-        """Time counted for a place, and its deadline."""
+    def _most(self, number: int, account: _Account) -> tuple[float, float]:
+        """Time counted for a slot, and its deadline."""
         if account.dying_s:
             return account.dying_s, DYING_S
-        predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
+        predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if number else 0.0
         deadline_s = max(DEADLINE_MIN_S, predicted_s)
-        if (blocked_s := self._blocked_s(place)) and not account.stopped_s:
+        if (blocked_s := self._blocked_s(number)) and not account.stopped_s:
             return account.owed_s, blocked_s
-        if account.stopped_s or not place or account.is_reported:
+        if account.stopped_s or not number or account.is_reported:
             return max(account.stopped_s, account.owed_s), deadline_s
         return account.owed_s, deadline_s if predicted_s else self.patience_s
 
     def _report(
-        self, place: int, account: _Account, state: ProcessState, spent_s: float
+        self, number: int, account: _Account, state: ProcessState, spent_s: float
     ) -> list[Hang]:
         step = self._accounts[0].slot.step
         where = f" in step {step}" if step else ""
@@ -247,11 +247,11 @@ class HangWatch:
         account.is_reported = True
         account.owed_s = account.stopped_s = account.dying_s = 0.0
         if not was_reported:
-            return [Hang(place, pid, reason, is_own_fault)]
-        if place and not self._accounts[0].is_reported:
+            return [Hang(number, pid, reason, is_own_fault)]
+        if number and not self._accounts[0].is_reported:
             # The rank was killed and is still there: its engine must not wait for it.
             self._accounts[0].is_reported = True
-            reason = f"waits for rank {place - 1}, which {reason}"
+            reason = f"waits for rank {number - 1}, which {reason}"
             return [Hang(0, self._accounts[0].mark[0], reason, is_own_fault)]
         return []
 

@@ -9,7 +9,7 @@ slots is the process's to write as it likes: of an engine, `engine.batch_table`.
     step       the one that computes, or was taken last; 0: none
     since      when, in nanoseconds of CLOCK_MONOTONIC
     predicted  nanoseconds that it takes; 0: not known
-    awaits     1 + place of the process for which it waits within the step; 0: none
+    awaits     1 + slot of the process for which it waits within the step; 0: none
     passes     of its loop, times two; odd while the loop waits for something to do
     ended      as `begun`, stored after them: where they differ the slot is torn
 
@@ -57,9 +57,9 @@ class ProgressSlot(trio.abc.Instrument):
         words[_AWAITS] = 0
         words[_ENDED] = change
 
-    def show_awaits(self, place: int | None) -> None:
-        """Within the step it waits for the process of this place."""
-        self._words[_AWAITS] = 0 if place is None else 1 + place
+    def show_awaits(self, number: int | None) -> None:
+        """Within the step it waits for the process whose slot has this number."""
+        self._words[_AWAITS] = 0 if number is None else 1 + number
 
     def show_busy(self) -> None:
         """The loop has something to do."""
@@ -93,19 +93,19 @@ def private_slot() -> ProgressSlot:
 
 
 @contextmanager
-def open_slot(page_fd: int | None, place: int) -> Iterator[ProgressSlot]:
+def open_slot(page_fd: int | None, number: int) -> Iterator[ProgressSlot]:
     """The slot of this process on its parent's page; a private one where there is none.
 
-    Raises `OSError` or `ValueError` for a descriptor that is no page with this place.
+    Raises `OSError` or `ValueError` for a descriptor that is no page with this slot.
     """
     if page_fd is None:
         yield private_slot()
         return
     with mmap.mmap(page_fd, 0) as memory, memoryview(memory) as view, view.cast("Q") as words:
-        first = place * _SLOT.size // 8
+        first = number * _SLOT.size // 8
         with words[first : first + 8] as own:
             if len(own) < 8:
-                raise ValueError(f"this page has no place {place}")
+                raise ValueError(f"this page has no slot {number}")
             slot = ProgressSlot(own)
             slot.show_pid()
             yield slot

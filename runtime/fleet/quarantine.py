@@ -10,16 +10,16 @@ suspected of is confirmed, and one more: two strikes end it. Nothing is confirme
 gone on from a death elsewhere, since its deaths have more than one cause, unless another was ended
 for that death. A suspect that passes alone is acquitted: it died of its company, or of the engine.
 
-Deaths in company refuse nobody by their number: three that meet the same streams at three places
+Deaths in company refuse nobody by their number: three that meet the same streams at three positions
 say more about a machine, a kernel or an operator than about any prompt. Only a *group* is ended:
-the same two or more, at the same place, in three deaths. Each of a group passes alone, so that
+the same two or more, at the same position, in three deaths. Each of a group passes alone, so that
 nothing else ends a client who sends it again and again, which would use up the engine's restarts.
-A stream that goes on from a death has passed its place, so it never dies there a second time;
+A stream that goes on from a death has passed its position, so it never dies there a second time;
 whoever does was sent again.
 
-One that is ended *explains* deaths: those of it alone, and those in company at its place or that it
-has not passed since. They were its, so no engine is given up for them. A death for which nobody is
-ended remains the engine's.
+One that is ended *explains* deaths: those of it alone, and those in company at its position or that
+it has not passed since. They were its, so no engine is given up for them. A death for which nobody
+is ended remains the engine's.
 """
 
 from collections import defaultdict, deque
@@ -31,7 +31,7 @@ STRIKES_MAX = 2
 DEATHS_IN_COMPANY_MAX = 3
 # Two steps may be in flight, so one fault is met one token later or earlier. No more: a stream that
 # has passed a death is two tokens past it when it can die again.
-SAME_PLACE_TOKENS = 1
+SAME_POSITION_TOKENS = 1
 # Long enough that clients have stopped to send it again, short enough for a prompt that is in order
 # and was met by a fault of ours.
 EXPIRY_S = 600.0
@@ -71,12 +71,12 @@ class SharedDeath:
     until: float
     life: int
 
-    def at_same_place(self, positions: Mapping[bytes, int]) -> set[bytes]:
+    def at_same_position(self, positions: Mapping[bytes, int]) -> set[bytes]:
         """Contents that were in this death, too, where they are now."""
         return {
             content
             for content in self.positions.keys() & positions.keys()
-            if abs(self.positions[content] - positions[content]) <= SAME_PLACE_TOKENS
+            if abs(self.positions[content] - positions[content]) <= SAME_POSITION_TOKENS
         }
 
 
@@ -111,8 +111,8 @@ class Quarantine:
                 and position <= before.position
                 and not self._has_outlived(content, position)
             )
-            place = max(position, before.position)
-            suspect = Suspect(place, alone, company, now + EXPIRY_S)
+            latest = max(position, before.position)
+            suspect = Suspect(latest, alone, company, now + EXPIRY_S)
             if is_confirmed or len(alone) >= STRIKES_MAX:
                 ended[content] = [*alone, *self._forget_deaths_of(content, position, suspect)]
             else:
@@ -136,23 +136,23 @@ class Quarantine:
         explained = [
             each
             for each in self._deaths
-            if each.life in suspect.company or each.at_same_place(here)
+            if each.life in suspect.company or each.at_same_position(here)
         ]
         for death in explained:
             self._deaths.remove(death)
         return [death.life for death in explained]
 
     def _has_outlived(self, content: bytes, position: int) -> bool:
-        """Whether it went on from a death in company before this place: two places, two causes."""
-        last = position - SAME_PLACE_TOKENS
+        """Whether it went on from a death in company before this position: two causes."""
+        last = position - SAME_POSITION_TOKENS
         return any(death.positions.get(content, position) < last for death in self._deaths)
 
     def _group(self, positions: dict[bytes, int], life: int) -> dict[bytes, list[int]]:
-        """Contents that died at this place, together with others that did, often enough; and the
+        """Contents that died at this position, together with others that did, often enough; and the
         lives that ended so."""
         lives: defaultdict[bytes, list[int]] = defaultdict(lambda: [life])
         for death in self._deaths:
-            if len(group := death.at_same_place(positions)) > 1:
+            if len(group := death.at_same_position(positions)) > 1:
                 for content in group - self.refused.keys():
                     lives[content].append(death.life)
         return {c: lives[c] for c in sorted(lives) if len(lives[c]) >= DEATHS_IN_COMPANY_MAX}

@@ -33,6 +33,6 @@ async def run_hang_watcher(
         watch.blocked_s = blocked_s()
         await trio.sleep(watch.period_s)
         still = watch.handle_page(page.read(), trio.current_time(), pids())
-        looks = {place: look(pid, every_thread=watch.owes(place)) for place, pid in still.items()}
+        looks = {slot: look(pid, every_thread=watch.owes(slot)) for slot, pid in still.items()}
         for hang in watch.handle_looks(looks):
             on_hang(hang)

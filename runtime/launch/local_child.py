@@ -302,8 +302,8 @@ class LocalChild:
         """Kill who stands still. A worker that was stopped alone: its engine gets another. One that
         hangs by its own fault takes the engine along: what it computed must run alone from now
         on."""
-        pidfd = self.workers.pidfds().get(hang.pid) if hang.place else None
-        cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
+        pidfd = self.workers.pidfds().get(hang.pid) if hang.number else None
+        cause = f"worker {hang.number - 1} {hang.reason}" if hang.number else hang.reason
         self.hung = attrs.evolve(hang, reason=cause)
         self.plan.on_event(ChildHung(self.plan.name, self.epoch, cause))
         if pidfd is not None:
@@ -323,7 +323,7 @@ class LocalChild:
         self.is_failing = True
         is_itself = self.process.exit is not None  # else it says that a worker ended it
         if (hung := self.hung) is not None:  # what it says of a worker is that this was killed
-            cause, is_own_fault, is_itself = hung.reason, hung.is_own_fault, not hung.place
+            cause, is_own_fault, is_itself = hung.reason, hung.is_own_fault, not hung.number
         if is_own_fault:
             self.plan.report(Suspected(self.page.read_table(), is_itself))
         self.plan.report(BecameFailing(cause))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from triolet.engine.core.step_time import (
     CHUNK_MIN,
-    HOLD_MIN_S,
+    DELAY_MIN_S,
     LEAD_S,
     SHARE,
     STEPS_MIN,
@@ -149,25 +149,25 @@ def test_no_history_breaks_it(history: list[tuple[int, float]]) -> None:
 def test_a_long_step_is_let_run_before_the_next_is_planned() -> None:
     pace = StepPace()
     pace.begin(0.1, now=5.0)
-    assert pace.holds(5.0)
+    assert pace.is_early(5.0)
     due = pace.next_deadline()
     assert due == pytest.approx(5.0 + SHARE * 0.1 - LEAD_S)
-    assert not pace.holds(due)
+    assert not pace.is_early(due)
     assert pace.next_deadline() == math.inf, "it is not asked for twice"
 
 
-@pytest.mark.parametrize("predicted_s", [0.0, 1e-4, LEAD_S, (HOLD_MIN_S + LEAD_S) * 0.99 / SHARE])
+@pytest.mark.parametrize("predicted_s", [0.0, 1e-4, LEAD_S, (DELAY_MIN_S + LEAD_S) * 0.99 / SHARE])
 def test_a_short_step_and_an_unknown_one_hold_nothing(predicted_s: float) -> None:
     pace = StepPace()
     pace.begin(predicted_s, now=5.0)
-    assert not pace.holds(5.0)
+    assert not pace.is_early(5.0)
     assert pace.next_deadline() == math.inf
 
 
 def test_the_next_step_begins_anew() -> None:
     pace = StepPace()
     pace.begin(0.1, now=5.0)
-    assert pace.holds(5.0)
+    assert pace.is_early(5.0)
     pace.begin(0.0, now=5.01)
     assert pace.next_deadline() == math.inf
-    assert not pace.holds(5.01)
+    assert not pace.is_early(5.01)

@@ -78,7 +78,7 @@ def test_a_watcher_that_is_always_late_forgets_nothing(late: list[float]) -> Non
     bed.all[1].state = STOPPED
     for late_s in late:
         bed.tick(late_s)
-    assert [hang.place for hang in bed.hangs][:1] == [1]
+    assert [hang.number for hang in bed.hangs][:1] == [1]
 
 
 MOVES = st.lists(
@@ -106,4 +106,4 @@ def test_who_moves_on_is_never_suspected(
         process.run(cpu_s)
         bed.all[3].show(change=number + 1, step=number, passes=2 * number + 2)
         bed.tick(late_s)
-    assert all(hang.place != 3 for hang in bed.hangs)
+    assert all(hang.number != 3 for hang in bed.hangs)

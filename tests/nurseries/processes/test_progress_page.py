@@ -72,7 +72,7 @@ def test_a_page_is_as_large_as_it_was_made() -> None:
         for size in (SLOT_BYTES, 3 * SLOT_BYTES):
             with pytest.raises(PermissionError):
                 os.ftruncate(page.fd, size)
-        with pytest.raises(ValueError, match="no place 2"), open_slot(page.fd, 2):
+        with pytest.raises(ValueError, match="no slot 2"), open_slot(page.fd, 2):
             pytest.fail("it has two places")
 
 

@@ -43,7 +43,7 @@ class Simulated:
 
 @attrs.define
 class HangWatchDriver(Driver):
-    """Processes and a watch over them: place 0 is the engine, the others are its workers."""
+    """Processes and a watch over them: slot 0 is the engine, the others are its workers."""
 
     workers: int = 1
     now: float = 100.0
@@ -55,7 +55,7 @@ class HangWatchDriver(Driver):
 
     def __attrs_post_init__(self) -> None:
         self.watch = HangWatch(1 + self.workers, PATIENCE_S, self.blocked_s)
-        self.all = [Simulated(10 + place) for place in range(1 + self.workers)]
+        self.all = [Simulated(10 + number) for number in range(1 + self.workers)]
         self.tick()
 
     def tick(self, late_s: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class HangWatchDriver(Driver):
         self.now += self.watch.period_s + late_s
         slots = [process.slot for process in self.all]
         still = self.watch.handle_page(slots, self.now, self.pids)
-        looks = {place: self.all[place].look() for place in still}
+        looks = {number: self.all[number].look() for number in still}
         self.hangs += self.watch.handle_looks(looks)
         self.watch.check_invariants()
 
@@ -87,20 +87,20 @@ class HangWatchDriver(Driver):
         self.in_step(float(predicted))
         return []
 
-    def becomes(self, place: str, state: str) -> list[str]:
+    def becomes(self, number: str, state: str) -> list[str]:
         """What /proc says of a process from now on."""
-        self.all[int(place)].state = ProcessState[state.upper()]
+        self.all[int(number)].state = ProcessState[state.upper()]
         return []
 
-    def shows(self, place: str, **changes: str) -> list[str]:
+    def shows(self, number: str, **changes: str) -> list[str]:
         """What a process writes into its slot."""
         numbers = {k: float(v) if "." in v else int(v) for k, v in changes.items()}
-        self.all[int(place)].show(**numbers)
+        self.all[int(number)].show(**numbers)
         return []
 
-    def starts(self, place: str, pid: str) -> list[str]:
+    def starts(self, number: str, pid: str) -> list[str]:
         """A process that has not written into the slot of the one before it."""
-        self.all[int(place)].pid = self.pids[int(place)] = int(pid)
+        self.all[int(number)].pid = self.pids[int(number)] = int(pid)
         return []
 
     def looks(self, count: str, **cpu_s: str) -> Iterator[str]:
@@ -120,11 +120,11 @@ class HangWatchDriver(Driver):
 
     def _look(self, cpu_s: dict[str, str]) -> None:
         self.tick()
-        for place, seconds in cpu_s.items():
-            self.all[int(place[1:])].run(float(seconds))
+        for number, seconds in cpu_s.items():
+            self.all[int(number[1:])].run(float(seconds))
 
     def _found(self) -> Iterator[str]:
         yield from [] if self.hangs else ["no hang"]
         for hang in self.hangs:
             fault = "" if hang.is_own_fault else ", by no fault of its own"
-            yield f"place {hang.place} (pid {hang.pid}) {hang.reason}{fault}"
+            yield f"slot {hang.number} (pid {hang.pid}) {hang.reason}{fault}"
