@@ -35,7 +35,8 @@ class EngineDirectory:
         previous = self._members.get(rank)
         self._removed.pop(rank, None)
         if previous is None:
-            return self._replace(EngineMember(rank=rank, epoch=epoch, state=EngineState.STARTING))
+            self._members[rank] = EngineMember(rank=rank, epoch=epoch, state=EngineState.STARTING)
+            return self._next()
         assert epoch > previous.epoch
         return self._change(rank, epoch=epoch, state=EngineState.RESTARTING, restarts=restarts)
 
@@ -66,8 +67,7 @@ class EngineDirectory:
         """The engine is no more, and no other comes in its place, unless one is added."""
         if (member := self._members.pop(rank, None)) is not None:
             self._removed[rank] = member.epoch
-        self._number += 1
-        return self.snapshot()
+        return self._next()
 
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
@@ -75,8 +75,7 @@ class EngineDirectory:
         """Requests are suspected or refused, or passed; that of a death may wait for the next."""
         self._suspects = {c: each.position for c, each in suspects.items() if each.position}
         self._refused = dict(refused)
-        self._number += 1
-        return self.snapshot()
+        return self._next()
 
     def snapshot(self) -> EngineMembership:
         """Membership of all engines as they are now."""
@@ -86,10 +85,10 @@ class EngineDirectory:
         )
 
     def _change(self, rank: int, **changes: Any) -> EngineMembership:
-        return self._replace(attrs.evolve(self._members[rank], **changes))
+        self._members[rank] = attrs.evolve(self._members[rank], **changes)
+        return self._next()
 
-    def _replace(self, member: EngineMember) -> EngineMembership:
-        self._members[member.rank] = member
+    def _next(self) -> EngineMembership:
         self._number += 1
         return self.snapshot()
 
@@ -113,23 +112,20 @@ class FrontendDirectory:
         """A frontend has bound its sockets."""
         self._frontends[address.rank] = address
         self._awaited.discard(address.rank)
-        self._number += 1
-        return self.snapshot()
+        return self._next()
 
     def handle_gone(self, home: int, now_ns: int) -> FrontendMembership:
         """The frontend of this home is gone; engines keep its requests for a successor."""
         self._died_ns[home] = now_ns
         if self._frontends.pop(home, None) is not None:
             self._awaited.add(home)
-        self._number += 1
-        return self.snapshot()
+        return self._next()
 
     def handle_failed(self, home: int) -> FrontendMembership:
         """There is no successor; engines abort what its requests are."""
         self._frontends.pop(home, None)
         self._awaited.discard(home)
-        self._number += 1
-        return self.snapshot()
+        return self._next()
 
     def died_ns(self, home: int) -> int:
         """When the last frontend of this home was gone, by CLOCK_MONOTONIC; 0 if none was."""
@@ -139,6 +135,10 @@ class FrontendDirectory:
         """Membership of all frontends as they are now."""
         frontends = [self._frontends[home] for home in sorted(self._frontends)]
         return FrontendMembership(self._number, frontends, sorted(self._awaited))
+
+    def _next(self) -> FrontendMembership:
+        self._number += 1
+        return self.snapshot()
 
 
 def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> int | None:
