@@ -7,7 +7,7 @@ are refused when they are parsed.
 import enum
 import random
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 from cyclopts import Group, Parameter
@@ -116,6 +116,13 @@ def at_least(name: str, value: float, bound: float) -> None:
         raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
 
 
+def at_least_one(options: Any, *names: str) -> None:
+    """Raises `InvalidParameter` if any of these is less than one."""
+    values = attrs.asdict(options)
+    for name in names:
+        at_least(name, values[name], 1)
+
+
 @attrs.frozen(kw_only=True)
 class Work:
     """Offline work; lengths in tokens. Raises `InvalidParameter`."""
@@ -127,9 +134,7 @@ class Work:
     seed: int = 0
 
     def __attrs_post_init__(self) -> None:
-        for name in ("requests", "prompt_min", "tokens"):
-            if attrs.asdict(self)[name] < 1:
-                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        at_least_one(self, "requests", "prompt_min", "tokens")
         if self.prompt_max < self.prompt_min:
             reason = f"must be at least --prompt-min ({self.prompt_min}), not {self.prompt_max}"
             raise InvalidParameter("prompt_max", reason)
@@ -154,8 +159,7 @@ class TimelineOptions:
     json: Json = ""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("running", "prompt_tokens", "steps"):
-            at_least(name, attrs.asdict(self)[name], 1)
+        at_least_one(self, "running", "prompt_tokens", "steps")
         at_least("tokens", self.tokens, TIMELINE_TOKENS_MIN)
         if self.svg:
             check_file("svg", self.svg)
@@ -252,8 +256,7 @@ class LatencyOptions:
             at_least("concurrency", in_flight, 1)
         for rate in self.rates:
             at_least("rates", rate, RATE_MIN)
-        for name in ("prompt_min", "tokens"):
-            at_least(name, attrs.asdict(self)[name], 1)
+        at_least_one(self, "prompt_min", "tokens")
         at_least("prompt_max", self.prompt_max, self.prompt_min)
         at_least("requests", self.requests, 0)
 
@@ -306,8 +309,7 @@ class FloorOptions:
     def __attrs_post_init__(self) -> None:
         for rows in self.batch:
             at_least("batch", rows, 1)
-        for name in ("context", "prefill", "mixed", "rounds"):
-            at_least(name, attrs.asdict(self)[name], 1)
+        at_least_one(self, "context", "prefill", "mixed", "rounds")
 
     def repeats(self) -> int:
         """Rounds that count."""
@@ -328,8 +330,7 @@ class PrefixOptions:
     json: Json = ""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("conversations", "system_tokens", "user_tokens", "tokens"):
-            at_least(name, attrs.asdict(self)[name], 1)
+        at_least_one(self, "conversations", "system_tokens", "user_tokens", "tokens")
         at_least("turns", self.turns, self.conversations)
 
     def turns_each(self) -> int:

@@ -26,10 +26,10 @@ from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.control.run_folder import live_runs
 from ...runtime.events import OnEvent
 from ...runtime.fleet.root import Root
-from ..options import BenchOptions, Protocol
-from .client import Client, Target
+from ..options import BenchOptions, LatencyOptions, Protocol
+from .client import Target
 from .measures import Measures, Spread, measure
-from .protocols import LANES_MAX, HttpClient, HttpKind, LanesClient
+from .protocols import LANES_MAX, HttpClient, LanesClient
 from .runner import Runner
 from .schedule import Load
 
@@ -130,31 +130,28 @@ class PressedServer:
 @asynccontextmanager
 async def open_pressed_server(
     model: str | None,
+    options: BenchOptions | LatencyOptions,
     *,
-    url: str,
-    api_key: str,
     engine: dict[str, Any],
-    engines: int,
-    frontends: int,
     on_event: OnEvent,
 ) -> AsyncIterator[PressedServer]:
-    """The server at `url`; without one a server of `model`, which ends with the block.
+    """The server at the URL; without one a server of `model`, which ends with the block.
 
     Raises `InvalidParameter` and what the server's root raises.
     """
-    if url:
-        target = target_of(url, api_key)
+    if url := options.url:
+        target = target_of(url, options.api_key)
         pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
         yield PressedServer(target, pids[0] if pids else 0)
         return
     runtime = {
         "engine": engine,
-        "engines": engines,
-        "frontends": frontends,
+        "engines": options.engines,
+        "frontends": options.frontends,
         "times": {"grace_s": _GRACE_S},
     }
-    options = {"listen": {"port": 0}, "runtime": runtime}
-    plan = await fetch_plan(make_plan(model, options), model, options, on_event)
+    settings = {"listen": {"port": 0}, "runtime": runtime}
+    plan = await fetch_plan(make_plan(model, settings), model, settings, on_event)
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(Root(plan, on_event).run, name="server")
@@ -193,16 +190,7 @@ async def bench(
         seed=options.seed,
         merge_ms=options.merge_ms,
     )
-    opened = open_pressed_server(
-        model,
-        url=options.url,
-        api_key=options.api_key,
-        engine=engine,
-        engines=options.engines,
-        frontends=options.frontends,
-        on_event=on_event,
-    )
-    async with opened as server:
+    async with open_pressed_server(model, options, engine=engine, on_event=on_event) as server:
         measures = await press(load, server, options.protocol, warm_up=options.warm_up)
     show(measures, load, options)
 
@@ -231,12 +219,7 @@ def make_runner(load: Load, target: Target, protocol: Protocol, *, pid: int = 0)
     if protocol is Protocol.LANES:
         sockets = -(-places // LANES_MAX)
         return Runner(load, target, lambda: LanesClient(target), sockets, server_pid=pid)
-    kind = HttpKind(protocol.value)
-
-    def make_client() -> Client:
-        return HttpClient(target, kind)
-
-    return Runner(load, target, make_client, places, server_pid=pid)
+    return Runner(load, target, lambda: HttpClient(target, protocol), places, server_pid=pid)
 
 
 def show(measures: Measures, load: Load, options: BenchOptions) -> None:

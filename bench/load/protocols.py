@@ -5,8 +5,6 @@ connection: Responses streamed (`sse`) or whole (`http`), and streamed chat comp
 A WebSocket has up to sixteen lanes.
 """
 
-import enum
-
 import attrs
 
 from ...fuzz.doubles.websocket_frames import (
@@ -18,6 +16,7 @@ from ...fuzz.doubles.websocket_frames import (
     FrameReader,
     encode_frame,
 )
+from ..options import Protocol
 from .client import ClientFault, Outcome, RequestHistory, Target, break_off
 from .events import (
     AnswerFault,
@@ -39,20 +38,12 @@ _DATA = b"data: "
 _DONE = b"[DONE]"
 
 
-class HttpKind(enum.StrEnum):
-    """Kind of answer to ask for."""
-
-    SSE = "sse"  # /v1/responses, streamed
-    CHAT = "chat"  # /v1/chat/completions, streamed
-    HTTP = "http"  # /v1/responses, whole
-
-
 @attrs.define(eq=False)
 class HttpClient:
     """Machine of one HTTP connection."""
 
     target: Target
-    kind: HttpKind
+    kind: Protocol
     has_ended: bool = attrs.field(default=False, init=False)
     _answer: AnswerReader = attrs.field(factory=AnswerReader, init=False)
     # Body bytes that are no whole event yet; the whole body where nothing is streamed.
@@ -73,12 +64,12 @@ class HttpClient:
         """Begin the one request."""
         assert self._running is None
         self._running = RequestHistory(ask.number, ask.due_s, now)
-        if self.kind is HttpKind.CHAT:
+        if self.kind is Protocol.CHAT:
             path = "/v1/chat/completions"
             body = chat_body(ask, stream=True, stream_options={"include_usage": True})
         else:
             path = "/v1/responses"
-            body = response_body(ask, stream=self.kind is HttpKind.SSE)
+            body = response_body(ask, stream=self.kind is Protocol.SSE)
         head = self.target.head(
             "POST", path, Content_Type="application/json", Content_Length=str(len(body))
         )
@@ -91,7 +82,7 @@ class HttpClient:
             raise ClientFault("bytes that nobody asked for")
         try:
             self._body += self._answer.feed(data)
-            if self.kind is not HttpKind.HTTP and self._answer.status == _OK:
+            if self.kind is not Protocol.HTTP and self._answer.status == _OK:
                 self._read_events(history, now)
             if self._answer.is_whole:
                 self._end(history, now)
@@ -103,7 +94,7 @@ class HttpClient:
         *events, self._body = self._body.split(_EVENT_END)
         for event in events:
             data = event[event.find(_DATA) + len(_DATA) :]
-            if self.kind is HttpKind.SSE:
+            if self.kind is Protocol.SSE:
                 note_response_event(read_response_event(data), history, now)
             elif data == _DONE:
                 history.handle_end(Outcome.COMPLETED, now)
@@ -113,7 +104,7 @@ class HttpClient:
     def _end(self, history: RequestHistory, now: float) -> None:
         if self._answer.status != _OK:
             note_refusal(self._answer.status, self._body, history, now)
-        elif self.kind is HttpKind.HTTP:
+        elif self.kind is Protocol.HTTP:
             note_whole_answer(self._body, history, now)
         history.handle_end(Outcome.BROKEN, now, "the answer ended without a last event")
         self.has_ended = self._answer.closes

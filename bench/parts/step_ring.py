@@ -104,21 +104,30 @@ def answering_ring(processor: int) -> Iterator[tuple[RingWriter, RingReader]]:
                 writer.write(END)
 
 
+def timed(round_trip: Callable[[bytes], Awaitable[object]]) -> RoundTrips:
+    """Times of so many round trips, one after another."""
+
+    async def run(data: bytes, count: int) -> list[float]:
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            await round_trip(data)
+            times.append(time.perf_counter() - start)
+        return times
+
+    return run
+
+
 @contextlib.contextmanager
 def ring_blocking(processor: int) -> Iterator[RoundTrips]:
     """The ring, read by a blocking call."""
     with answering_ring(processor) as (writer, reader):
 
-        async def run(data: bytes, count: int) -> list[float]:
-            times = []
-            for _ in range(count):
-                start = time.perf_counter()
-                writer.write(data)
-                reader.read()
-                times.append(time.perf_counter() - start)
-            return times
+        async def round_trip(data: bytes) -> None:
+            writer.write(data)
+            reader.read()
 
-        yield run
+        yield timed(round_trip)
 
 
 @contextlib.contextmanager
@@ -126,16 +135,11 @@ def ring_trio(processor: int) -> Iterator[RoundTrips]:
     """Read as `StepRings.result` waits; a task of its own watches the deadline of all steps."""
     with answering_ring(processor) as (writer, reader):
 
-        async def run(data: bytes, count: int) -> list[float]:
-            times = []
-            for _ in range(count):
-                start = time.perf_counter()
-                writer.write(data)
-                await reader.wait_read()
-                times.append(time.perf_counter() - start)
-            return times
+        async def round_trip(data: bytes) -> None:
+            writer.write(data)
+            await reader.wait_read()
 
-        yield run
+        yield timed(round_trip)
 
 
 @contextlib.contextmanager
@@ -149,16 +153,11 @@ def pipe(processor: int) -> Iterator[RoundTrips]:
 
     with forked(answer, processor), ours, theirs:
 
-        async def run(data: bytes, count: int) -> list[float]:
-            times = []
-            for _ in range(count):
-                start = time.perf_counter()
-                ours.send_bytes(data)
-                ours.recv_bytes()
-                times.append(time.perf_counter() - start)
-            return times
+        async def round_trip(data: bytes) -> None:
+            ours.send_bytes(data)
+            ours.recv_bytes()
 
-        yield run
+        yield timed(round_trip)
         ours.send_bytes(END)
 
 

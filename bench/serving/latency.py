@@ -67,16 +67,7 @@ async def measure_latency(
 ) -> list[LatencyRow]:
     """Run all loads. Raises what the root raises, and `ServerGone`."""
     rows = []
-    opened = open_pressed_server(
-        model,
-        url=options.url,
-        api_key=options.api_key,
-        engine=engine,
-        engines=options.engines,
-        frontends=options.frontends,
-        on_event=on_event,
-    )
-    async with opened as server:
+    async with open_pressed_server(model, options, engine=engine, on_event=on_event) as server:
         for protocol, load in loads(options):
             warm_up = min(load.in_flight, load.requests)
             measures = await press(load, server, protocol, warm_up=warm_up)
