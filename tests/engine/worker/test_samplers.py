@@ -89,17 +89,17 @@ def test_a_row_without_numbers_fails_alone(sampler: str, temperature: float) -> 
     assert [message.row for message in found.logprobs] == [0]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS[:2])
+# Of one sampler: each gives the very tokens of the specified one.
 @pytest.mark.parametrize("filters", DISTRIBUTIONS)
 @pytest.mark.parametrize("varied", ["position", "seed", "choice"])
-def test_distribution(sampler: str, filters: dict[str, Any], varied: str) -> None:
+def test_distribution(filters: dict[str, Any], varied: str) -> None:
     logits = random_logits(1, 30, seed=5, spread=1.5)
     places = []
     for draw in range(DRAWS):
         number = {"seed": 77, "choice": 0, "position": 0, varied: draw}
         position = number.pop("position")
         places.append(Place(sampling(**number, **filters), position=position))
-    found = Counter(sample(sampler, np.tile(logits, (DRAWS, 1)), places).token_ids)
+    found = Counter(sample(SAMPLERS[-1], np.tile(logits, (DRAWS, 1)), places).token_ids)
     counts = Counter({token: count for token, count in found.items() if token is not None})
     assert counts.total() == DRAWS
     assert fits(counts, exact(logits[0], **filters))

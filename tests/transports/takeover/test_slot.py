@@ -64,9 +64,9 @@ def test_an_owner_that_dies_while_it_stores_leaves_the_record_before(slot: Conne
     slot.publish(2, b"three", b"3", kept_from=0, received=0)
     after = bytes(slot.memory[8:4096])
     assert after != torn
+    image = bytearray(SLOT_BYTES)
+    image[:8] = (2 << 1).to_bytes(8, "little")
     for cut in range(0, 4088, 8):
-        image = bytearray(SLOT_BYTES)
-        image[:8] = (2 << 1).to_bytes(8, "little")
         image[8:4096] = after[:cut] + torn[cut:]
         assert ConnectionSlot.found(memoryview(image)).record() == SlotRecord(1, b"2", b"two", 0)
 
