@@ -22,7 +22,9 @@ from ...transports.links.channel import (
     Misread,
     Peer,
     PeerDown,
+    PeerHeard,
     PeerNotConnected,
+    PeerSilent,
     PeerUp,
     Received,
 )
@@ -122,6 +124,8 @@ class EngineServer:
             case Received(peer=peer, message=message):
                 if self.homes.admits(peer.rank, peer.epoch):
                     self._handle_message(peer, message)
+            case PeerSilent() | PeerHeard():
+                pass  # a hub alone asks
             case Misread(peer=peer, error=error):
                 known = error.known
                 if isinstance(known, RequestKey) and self.homes.admits(peer.rank, peer.epoch):

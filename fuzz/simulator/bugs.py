@@ -39,10 +39,11 @@ from ...runtime.frontend.load_balancer import LeastLoaded
 from ...runtime.frontend.replay_policy import ReplayPolicy
 from ...runtime.launch.child import BecameReady
 from ...runtime.launch.local_child import LocalChild
-from ...transports.links.channel import PeerUp
+from ...transports.links.channel import PeerSilent, PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
+from ...transports.links.silence import SilenceWatch
 from .journal_bugs import JOURNAL_ROWS, Broken, Row, nothing
 
 
@@ -145,6 +146,16 @@ def _up_without_resync(original: Broken, client: CoreClient, event: Any) -> Any:
         client.engines.handle_up(event.peer)
         client._engines_changed()
         return NOTHING
+    return original(client, event)
+
+
+def _as_if_cut(original: Broken, view: EngineView, peer: Any) -> None:
+    view.handle_down(peer)
+
+
+def _forget_the_silent(original: Broken, client: CoreClient, event: Any) -> Any:
+    if isinstance(event, PeerSilent):
+        client.announce_waiting(client._forget(event.peer, "is silent"))
     return original(client, event)
 
 
@@ -326,6 +337,10 @@ _ROWS: tuple[Row, ...] = (
     ("a dead engine's counts stay", CoreClient, "_forget", _count_the_dead),
     ("a dead engine stays if it was the last", LeastLoaded, "set_engines", _keep_the_gone),
     ("a link begins without RESYNC", CoreClient, "handle_event", _up_without_resync),
+    ("silence is not noticed", SilenceWatch, "begin", nothing),
+    ("streams of a silent engine wait for it", EngineView, "handle_silent", _as_if_cut),
+    ("a silent engine is forgotten", CoreClient, "handle_event", _forget_the_silent),
+    ("who is heard again gets nothing", EngineView, "handle_heard", nothing),
     ("a stream that is left is not aborted", CoreClient, "abort", nothing),
     ("credit is never granted", CoreClient, "grant", nothing),
     ("attempts have no bound", ReplayPolicy, "handle_lost", _count_no_attempt),

@@ -20,6 +20,13 @@ _FORMS_KILLED: list[Event] = [
     Fault(kind=FaultKind.KILL_FORMS, at_s=0.51),
 ]
 
+# Engines on two machines, of which one is cut off for longer than its streams may stand still.
+_CUT_OFF: list[Event] = [
+    Setup(window_tokens=4, is_apart=True),
+    *[_request(number, pause_s=0.1) for number in range(4)],
+    Fault(kind=FaultKind.CUT, at_s=0.0, tokens=10, for_s=2.0),
+]
+
 # {planted bug: the plan that finds it}; without the bug every plan holds.
 DIRECTED: dict[str, list[Event]] = {
     # One that ends every engine that computes its third token: sent 16 times, then refused.
@@ -70,6 +77,10 @@ DIRECTED: dict[str, list[Event]] = {
         Fault(kind=FaultKind.DROP, at_s=0.6, tokens=1),
         Fault(kind=FaultKind.CUT, at_s=0.0, frontend=1, for_s=2.0),
     ],
+    "silence is not noticed": _CUT_OFF,
+    "streams of a silent engine wait for it": _CUT_OFF,
+    "a silent engine is forgotten": _CUT_OFF,
+    "who is heard again gets nothing": _CUT_OFF,
     # Three streams go on from each of three deaths.
     "deaths count wherever they were": [
         Setup(engines=1),

@@ -16,6 +16,8 @@ from .worker import SimExecutor
 
 # A fault that waits for a step of an idle process comes anyway.
 IDLE_S = 0.3
+# Silence of an engine is noticed within so long, and once its frontend has come to it.
+SILENT_S = 1.5
 # One that finds no process waits for the next so long.
 WAIT_S = 5.0
 
@@ -73,9 +75,7 @@ class Injector:
                 await self._hit("engine", fault.engine, fault, partial(_fail_worker, kind))
             case FaultKind.CUT:
                 self._count(fault)
-                self.scene.network.cut(way)
-                await trio.sleep(fault.for_s)
-                self.scene.network.cuts.discard(way)
+                await self._cut(way, fault.for_s)
             case FaultKind.SLOW:
                 self._count(fault)
                 self.scene.network.slow.add(way)
@@ -96,6 +96,28 @@ class Injector:
                 await self._drain(fault)
             case FaultKind.ADD_ENGINE | FaultKind.REMOVE_ENGINE:
                 self._resize(fault)
+
+    async def _cut(self, way: tuple[int, int], for_s: float) -> None:
+        self.scene.network.cut(way)
+        await trio.sleep(for_s)
+        self._check_nothing_stalls(way)
+        self.scene.network.cuts.pop(way, None)
+
+    def _check_nothing_stalls(self, way: tuple[int, int]) -> None:
+        """Streams of an engine on another machine that is cut off go on where they can."""
+        process, now = self.scene.present("frontend", way[0]), trio.current_time()
+        cut_s = now - self.scene.network.cuts.get(way, now)
+        if not self.scene.setup.is_apart or cut_s < SILENT_S:
+            return
+        if process is None or process.was_stopped or not isinstance(process.parts, FrontendParts):
+            return
+        client = process.parts.client
+        for peer in client.ledger.placed.peers():
+            stalled = client.ledger.placed.of(peer).values()
+            if peer.rank == way[1] and client.engines.is_met(peer) and not client.is_rebuilding:
+                for decision in client.ledger.replays.decide(now, stalled):
+                    if decision.entry.peer == peer:
+                        self.scene.fail(f"a stream stalls at {peer}, which says nothing")
 
     async def _hit_forms(self, fault: Fault) -> None:
         kernel = self.scene.kernel

@@ -7,6 +7,7 @@ of two sockets may. What a dead process had sent may still arrive, or be lost wi
 
 import heapq
 import itertools
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from ...engine.messages import (
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ...transports.links.link import Side
+from ...transports.links.link_header import LinkSettings
 from ...transports.links.memory_channel import MemoryFrames, MemoryHub, MemoryMesh, MemorySpoke
 
 # Made once: a codec takes milliseconds to make, and keeps nothing of what it codes.
@@ -32,6 +34,8 @@ CODECS = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)
 # Of most frames, then of those that are slow. A loop takes a frame in at once.
 DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.0005, 0.003)
 SLOW_S = (0.02, 0.1, 0.3)
+# Between machines.
+SILENCE_PROBE_S = 0.25
 # What one channel may have waiting; credits and windows keep it far below.
 WAITING_MAX = 5000
 # No oracle wants this one.
@@ -44,8 +48,8 @@ class SimNetwork(MemoryMesh):
 
     chance: Random = attrs.field(kw_only=True)
     note: Callable[[str], None] = attrs.field(kw_only=True)
-    # {(frontend rank, engine rank)}: nothing passes between them.
-    cuts: set[tuple[int, int]] = attrs.field(factory=set, init=False)
+    # {(frontend rank, engine rank): since when nothing passes between them}
+    cuts: dict[tuple[int, int], float] = attrs.field(factory=dict, init=False)
     # The same, of ways that are slow.
     slow: set[tuple[int, int]] = attrs.field(factory=set, init=False)
     # {way: how many frames are still to be dropped, or to be doubled}
@@ -146,7 +150,7 @@ class SimNetwork(MemoryMesh):
 
     def cut(self, way: tuple[int, int]) -> None:
         """Lose all that is under way between the two, and what follows."""
-        self.cuts.add(way)
+        self.cuts[way] = trio.current_time()
         self._lose(lambda peers: {("frontend", way[0]), ("engine", way[1])} == peers)
 
     def remove(self, peer: Peer, endpoint: str = "") -> None:
@@ -169,6 +173,9 @@ class SimNetwork(MemoryMesh):
         heapq.heapify(self._under_way)
 
 
-def make_network(chance: Random, note: Callable[[str], None]) -> SimNetwork:
-    """With the codecs of frontends and engines."""
-    return SimNetwork(*CODECS, chance=chance, note=note)
+def make_network(
+    chance: Random, note: Callable[[str], None], *, is_apart: bool = False
+) -> SimNetwork:
+    """A network with the codecs of frontends and engines; `is_apart`: of several machines."""
+    link = LinkSettings(silence_probe_s=SILENCE_PROBE_S if is_apart else math.inf)
+    return SimNetwork(*CODECS, link, chance=chance, note=note)

@@ -50,6 +50,8 @@ class Setup:
     journal_bytes: int = 2**20
     # Share of the killed that hang in the kernel for a while.
     hanging: float = 0.0
+    # Engines are on other machines: their silence is noticed.
+    is_apart: bool = False
     # Connections beyond these end with their process.
     slots: int = 16
 
@@ -167,6 +169,8 @@ BY_HAND = (FaultKind.ADD_ENGINE, FaultKind.REMOVE_ENGINE)
 OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
 # One simulation of so many has kills that hang in the kernel: such a share of all.
 HANGING_OF, HANGING = 8, 0.25
+# One simulation of so many has its engines on other machines, and two cuts more.
+APART_OF = 8
 # One simulation of so many has forms.
 FORMS_OF = 8
 # And one of so many a frontend that crashes of itself again and again.
@@ -248,6 +252,10 @@ def draw(chance: Random, count: int) -> list[Event]:
     ]
     if not Random(f"hangs {setup.seed}").randrange(HANGING_OF):
         setup = attrs.evolve(setup, hanging=HANGING)
+    apart = Random(f"other machines {setup.seed}")
+    if not apart.randrange(APART_OF):
+        setup = attrs.evolve(setup, is_apart=True)
+        faults += [_draw_cut(apart, setup, tokens) for _ in range(2)]
     forms = Random(f"forms {setup.seed}")
     if not forms.randrange(FORMS_OF):
         requests = [attrs.evolve(each, form=_draw_form(forms)) for each in requests]
@@ -256,6 +264,17 @@ def draw(chance: Random, count: int) -> list[Event]:
     if not crashes_of_one.randrange(CRASHING_FRONTEND_OF):
         faults += _draw_crashes_of_a_frontend(crashes_of_one, setup, tokens)
     return [setup, *requests, *faults]
+
+
+def _draw_cut(chance: Random, setup: Setup, tokens: int) -> Fault:
+    return Fault(
+        kind=FaultKind.CUT,
+        at_s=0.0,
+        tokens=chance.randrange(tokens),
+        engine=chance.randrange(setup.engines),
+        frontend=chance.randrange(setup.frontends),
+        for_s=chance.choice((0.6, 1.1, 2.0, 6.0)),
+    )
 
 
 def _draw_crashes_of_a_frontend(chance: Random, setup: Setup, tokens: int) -> list[Fault]:

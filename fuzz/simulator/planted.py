@@ -30,6 +30,7 @@ CHECKS: dict[str, str] = {
     "survival: no stream ends while an engine can go on with it": (
         r" ended, and .* served | did not wait for an engine| is not there any more"
     ),
+    "silence: streams of a silent engine go on at another": r" stalls at ",
     "forms: each is answered, as it is, while there is a form process": (
         r": its form (waits|was refused|was not refused)|forms of frontend \d+ wait"
     ),
@@ -172,6 +173,10 @@ BREAKS: dict[str, str] = {
     "a dead engine's counts stay": "load of a dead epoch is balanced by",
     "a dead engine stays if it was the last": "requests go to an engine that is gone",
     "a link begins without RESYNC": "engine and frontend go on with different lists of requests",
+    "silence is not noticed": "streams stand still as long as a cable is cut",
+    "streams of a silent engine wait for it": "streams stand still as long as a cable is cut",
+    "a silent engine is forgotten": "an engine that was only slow is never used again",
+    "who is heard again gets nothing": "an engine that was only slow is never used again",
     "a stream that is left is not aborted": "an engine computes for a client that has left",
     "credit is never granted": "a stream stands still at the end of its window",
     "attempts have no bound": "one request ends engine after engine for ever",

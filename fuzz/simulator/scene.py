@@ -122,7 +122,8 @@ class Scene:
             self.connections = SimConnections(setup.slots, deaths, self.fail, self._crash)
         self.settings = _settings_of(setup, self.folder)
         note = self.trace.note
-        self.network = make_network(Random(f"network {setup.seed}"), note)
+        chance = Random(f"network {setup.seed}")
+        self.network = make_network(chance, note, is_apart=setup.is_apart)
         self.network.is_over = self.is_over
         self.kernel = SimKernel(
             self._programs().mains(),

@@ -14,6 +14,7 @@ class EngineState(enum.StrEnum):
 
     STARTING = "starting"  # its process runs and is not ready, or its link is not up
     READY = "ready"
+    SILENT = "silent"  # ready, and answers nothing now: another machine, or the way there
     RESTARTING = "restarting"  # died; a successor is being started
     FAILED = "failed"  # given up: restarting did not help
 

@@ -6,6 +6,7 @@ cancelled task cannot leave a request half submitted or half aborted.
 
 A request whose engine is gone, or drains, waits in the ledger for what `replay_policy` decides:
 asked whenever an engine may have come to take it, and by the background task `replay-deadlines`.
+One whose engine is silent goes on elsewhere where that can be exact, and else stays where it is.
 """
 
 import logging
@@ -40,7 +41,9 @@ from ...transports.links.channel import (
     Misread,
     Peer,
     PeerDown,
+    PeerHeard,
     PeerNotConnected,
+    PeerSilent,
     PeerUp,
     Received,
 )
@@ -208,8 +211,10 @@ class CoreClient:
         now, placed, failed = trio.current_time(), Counter[Peer](), 0
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
         moving = Counter[Peer]()  # how many more these will have
-        queued = self.ledger.placed.queued() if len(self._taking) > 1 else ()
-        for decision in self.ledger.replays.decide(now, queued):
+        has = self.ledger.placed
+        movable = has.queued() if len(self._taking) > 1 else []
+        movable += [each for peer in self.engines.silent for each in has.of(peer).values()]
+        for decision in self.ledger.replays.decide(now, movable):
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
@@ -218,7 +223,9 @@ class CoreClient:
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
                         peer = self.balancer.choose(self.ledger.placed.count, peers)
-                    if entry.peer is not None:
+                    if entry.peer in self.engines.silent:
+                        self._carry_out(self.ledger.handle_moved(entry, now))
+                    elif entry.peer is not None:
                         self._recall(entry, peer, moving)
                         continue
                     of_parents[parent or entry.request.request_id] = peer
@@ -298,6 +305,14 @@ class CoreClient:
             case PeerDown(peer=peer):
                 self._links_waiting.discard(peer)
                 self.engines.handle_down(peer)
+                self._engines_changed()
+            case PeerSilent(peer=peer, silent_s=silent_s):
+                logger.warning("%s says nothing for %.1f s", peer, silent_s)
+                self.engines.handle_silent(peer)
+                self._engines_changed()
+            case PeerHeard(peer=peer):
+                logger.info("%s speaks again", peer)
+                self.engines.handle_heard(peer)
                 self._engines_changed()
             case Received(peer=peer, message=StepOutputs() as outputs):
                 return self._handle_outputs(peer, outputs, event.frame)

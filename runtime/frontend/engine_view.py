@@ -1,8 +1,9 @@
 """Engines as one frontend sees them: membership, links, refusals, and which of them take work.
 
-An engine takes work if the latest membership lists its epoch as ready, its link is up, and it has
-not refused a request for draining since that membership. It is gone once membership says so: a link
-that is down proves nothing.
+An engine takes work if the latest membership lists its epoch as ready, its link is up, it is not
+silent, and it has not refused a request for draining since that membership. It is gone once
+membership says so: a link that is down proves nothing, nor does silence, after which it is as it
+was before; but others may go on with what it has meanwhile.
 
 Sans-IO: snapshots and events of links in, sets of engines out. `core_client` carries out.
 """
@@ -35,6 +36,8 @@ class EngineView:
     _met: set[Peer] = attrs.field(factory=set, init=False)
     _ready: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _draining: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines that answer nothing now, whether or not their link is up.
+    silent: set[Peer] = attrs.field(factory=set, init=False)
     # The latest READY of each engine that was not given up, in whichever life.
     _latest: list[EngineReady] = attrs.field(factory=list, init=False)
 
@@ -74,6 +77,14 @@ class EngineView:
         """Note that a link is down; it may come back."""
         self._linked.discard(peer)
 
+    def handle_silent(self, peer: Peer) -> None:
+        """Note that an engine answers nothing, until it is heard."""
+        self.silent.add(peer)
+
+    def handle_heard(self, peer: Peer) -> None:
+        """Note that a silent engine speaks again."""
+        self.silent.discard(peer)
+
     def handle_draining(self, peer: Peer) -> None:
         """Note a refusal for draining: the engine is not asked again before the next membership."""
         self._draining.add(peer)
@@ -82,6 +93,7 @@ class EngineView:
         """Note that an engine is gone, and its link with it."""
         self._linked.discard(peer)
         self._met.discard(peer)
+        self.silent.discard(peer)
 
     def is_met(self, peer: Peer) -> bool:
         """Whether its link has been up and it was not forgotten since."""
@@ -121,8 +133,8 @@ class EngineView:
 
         By the channel's own objects: what an engine says is compared by identity first.
         """
-        takes = sorted(p for p in self._linked if p in self._ready and p not in self._draining)
-        return {peer: self._ready[peer] for peer in takes}
+        takes = self._linked & self._ready.keys() - self._draining - self.silent
+        return {peer: self._ready[peer] for peer in sorted(self._linked) if peer in takes}
 
     def expected(self) -> frozenset[str]:
         """Numerics ids of the engines that are there or may come back."""
@@ -145,7 +157,9 @@ class EngineView:
         for member in self.membership.engines:
             peer = Peer("engine", member.rank, member.epoch)
             state, reason = member.state, ""
-            if state is EngineState.READY and peer not in self._linked:
+            if state is EngineState.READY and peer in self.silent:
+                state = EngineState.SILENT
+            elif state is EngineState.READY and peer not in self._linked:
                 state = EngineState.STARTING
             if state is not EngineState.READY:
                 reason = f"engine {member.rank} is {state.value}"

@@ -258,6 +258,17 @@ class Ledger:
         self._heard_at.pop(peer, None)
         return entries
 
+    def handle_moved(self, entry: LedgerEntry, now: float) -> Send | None:
+        """Take a request back from an engine that says nothing, for another to go on with at once.
+
+        Returns the abort for when it is heard again; that was no attempt.
+        """
+        assert entry.peer is not None
+        abort, error = entry.abort(), EngineDied(str(entry.peer), "is silent")
+        entry.attempts = max(entry.attempts - 1, 0)
+        self._lose(entry, error, now)
+        return abort
+
     def handle_replay(
         self,
         entry: LedgerEntry,

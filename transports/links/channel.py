@@ -52,6 +52,21 @@ class PeerDown:
     reason: str
 
 
+@attrs.frozen
+class PeerSilent:
+    """The peer answers nothing, whether or not its link is up; no proof of a death."""
+
+    peer: Peer
+    silent_s: float
+
+
+@attrs.frozen
+class PeerHeard:
+    """The peer that was silent speaks again."""
+
+    peer: Peer
+
+
 @attrs.define
 class Received:
     """A received message: in order, once, within the current generation.
@@ -82,7 +97,7 @@ class Misread:
     error: MalformedMessage
 
 
-ChannelEvent = PeerUp | PeerDown | Received | Misread
+ChannelEvent = PeerUp | PeerDown | PeerSilent | PeerHeard | Received | Misread
 
 
 @attrs.frozen

@@ -11,7 +11,9 @@ A lost *tail* leaves no gap, so what stays unacknowledged for long is followed b
 carries the number of the last message; probes without an answer end the generation too. Nothing is
 ever sent again: what a new generation needs is for the floors above to say.
 
-An idle link costs nothing: when all is acknowledged in both directions there is no deadline.
+An idle link costs nothing: when all is acknowledged in both directions there is no deadline. But
+between machines a hub also asks a spoke that says nothing, as `silence` has it, and reports one
+that does not answer: its generation goes on, or is opened anew, as if nothing were.
 
 State x event (a dash: nothing happens; every header of another generation but LINK_UP is stale):
 
@@ -34,6 +36,7 @@ import attrs
 
 from ..endpoint import GENERATION_MAX
 from .link_header import FrameKind, Header, LinkSettings, Mishap
+from .silence import SilenceFinding, SilenceWatch
 
 
 class Side(enum.Enum):
@@ -98,7 +101,19 @@ class ReportDown:
     reason: str
 
 
-Decision = OpenGeneration | Transmit | Deliver | ReportUp | ReportDown
+@attrs.frozen
+class ReportSilent:
+    """The peer has answered nothing for so long; whether it lives is open."""
+
+    silent_s: float
+
+
+@attrs.frozen
+class ReportHeard:
+    """The peer that was silent speaks again."""
+
+
+Decision = OpenGeneration | Transmit | Deliver | ReportUp | ReportDown | ReportSilent | ReportHeard
 
 
 _NOTHING: tuple[Decision, ...] = ()
@@ -136,6 +151,10 @@ class Link:
     _repeat_delay_s: float = attrs.field(default=0.0, init=False)
     _opened_at: float = attrs.field(default=-math.inf, init=False)
     _short_generations: int = attrs.field(default=0, init=False)  # ended young, in a row
+    _silence: SilenceWatch = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._silence = SilenceWatch(self.settings)
 
     @property
     def is_up(self) -> bool:
@@ -172,6 +191,7 @@ class Link:
 
     def handle_header(self, header: Header, now: float) -> Sequence[Decision]:
         """Handle a header. With `Deliver` among the decisions its payload is to be handed up."""
+        self._silence.heard_at = now
         kind = header.kind
         if (
             kind is FrameKind.DATA
@@ -203,10 +223,12 @@ class Link:
 
     def next_deadline(self) -> float:
         """When `handle_timeout` has something to do; `math.inf` while the link is idle."""
-        return min(self._ack_at, self._probe_at, self._repeat_at)
+        return min(self._ack_at, self._probe_at, self._repeat_at, self._silence.look_at)
 
     def handle_timeout(self, now: float) -> Sequence[Decision]:
         """Harmless when early. However late, at most one probe or repetition is sent."""
+        if now >= self._silence.look_at:
+            return self._look_for_peer(now)
         if now < self.next_deadline():
             return _NOTHING
         if self.state is LinkState.RESTING:
@@ -217,6 +239,17 @@ class Link:
             return self._repeat(FrameKind.LINK_RESET, now)
         assert self.state is LinkState.UP
         return self._handle_timeout_up(now)
+
+    def _look_for_peer(self, now: float) -> Sequence[Decision]:
+        found = self._silence.look(now)
+        if found is SilenceFinding.NEWS:
+            return _NOTHING
+        if found is SilenceFinding.HEARD:
+            return (ReportHeard(),)
+        asked = (Transmit(self._make_header(FrameKind.PROBE)),) if self.is_up else _NOTHING
+        if found is SilenceFinding.ASK:
+            return asked
+        return (ReportSilent(self._silence.silent_s), *asked)
 
     # ---- generations
 
@@ -246,6 +279,8 @@ class Link:
     def _become_up(self, now: float) -> Sequence[Decision]:
         self._move(LinkState.UP)
         self._repeat_at = math.inf
+        if self.side is Side.HUB:
+            self._silence.begin(now)
         return (ReportUp(self.generation),)
 
     def _end(self, reason: str, now: float) -> Sequence[Decision]:
@@ -379,6 +414,7 @@ class Link:
         self.state = state
         if state is LinkState.CLOSED:
             self._ack_at = self._probe_at = self._repeat_at = math.inf
+            self._silence.end()
 
     def check_invariants(self) -> None:
         """Assert the invariants; for tests, after every event."""

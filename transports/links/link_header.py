@@ -4,6 +4,7 @@ Sans-IO: bytes to a `Header` and back, and values. What to do about a header is 
 """
 
 import enum
+import math
 import struct
 
 import attrs
@@ -89,6 +90,10 @@ class LinkSettings:
     # A probe after 5 acknowledgement delays, doubling: 0.25, 0.5, 1, 2 s; given up after 3.75 s.
     probe_delay_s: float = 0.25
     probes_max: int = 3
+    # Between machines: a probe to a peer that has said nothing for so long, and again; silent, and
+    # said to be, once so many were not answered: after 1 s. On one host death is the kernel's news.
+    silence_probe_s: float = math.inf
+    silence_probes_max: int = 3
     # LINK_UP and LINK_RESET again, doubling. The cap bounds how long a returned peer waits.
     repeat_delay_s: float = 0.05
     repeat_delay_max_s: float = 1.0

@@ -16,7 +16,17 @@ import trio
 
 from ..array import Frame
 from ..codec import Codec, MalformedMessage
-from .channel import ChannelEvent, Misread, Peer, PeerDown, PeerNotConnected, PeerUp, Received
+from .channel import (
+    ChannelEvent,
+    Misread,
+    Peer,
+    PeerDown,
+    PeerHeard,
+    PeerNotConnected,
+    PeerSilent,
+    PeerUp,
+    Received,
+)
 from .link import (
     DELIVER_ALONE,
     Decision,
@@ -24,6 +34,8 @@ from .link import (
     Link,
     OpenGeneration,
     ReportDown,
+    ReportHeard,
+    ReportSilent,
     ReportUp,
     Side,
     Transmit,
@@ -240,6 +252,10 @@ class LinkedChannel:
                 case ReportDown(reason=reason):
                     self._open.pop(peer, None)
                     self._append_event(PeerDown(peer, reason))
+                case ReportSilent(silent_s=silent_s):
+                    self._append_event(PeerSilent(peer, silent_s))
+                case ReportHeard():
+                    self._append_event(PeerHeard(peer))
                 case _:
                     assert_never(decision)
         if broken:

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from triolet.transports.links.link import (
     LinkState,
     OpenGeneration,
     ReportDown,
+    ReportHeard,
+    ReportSilent,
     ReportUp,
     Side,
     Transmit,
@@ -311,3 +314,52 @@ def test_headers_come_back(
 def test_what_is_no_header(frame: bytes, reason: str) -> None:
     with pytest.raises(MalformedHeader, match=reason):
         decode_header(frame)
+
+
+# ---- silence, between machines
+
+WATCHED = attrs.evolve(SETTINGS, silence_probe_s=0.25)
+
+
+def fire(link: Link, until: float) -> list[tuple[float, Decision]]:
+    """Let each deadline come that is due; who decided what, when."""
+    found = []
+    while (now := link.next_deadline()) <= until:
+        found += [(now, decision) for decision in link.handle_timeout(now)]
+    return found
+
+
+def test_a_hub_asks_a_spoke_that_says_nothing_and_reports_its_silence_through_generations() -> None:
+    link = Link(Side.HUB, WATCHED)
+    link.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
+    asked = Transmit(header(FrameKind.PROBE, 1))
+    silent = [(1.0, ReportSilent(1.0)), (1.0, asked)]
+    assert fire(link, 1.0) == [(at, asked) for at in (0.25, 0.5, 0.75)] + silent
+    link.handle_broken(1, "its carrier failed", 1.1)
+    assert ReportHeard() not in [decision for _, decision in fire(link, 3.0)]
+    link.handle_header(header(FrameKind.LINK_UP, 2), 3.0)
+    *_, (at, last) = fire(link, 3.3)
+    assert last == Transmit(header(FrameKind.PROBE, 2))
+    assert at == pytest.approx(3.25)
+
+
+def test_a_spoke_that_answers_is_never_silent_and_nobody_asks_for_a_hub() -> None:
+    hub, spoke = Link(Side.HUB, WATCHED), Link(Side.SPOKE, WATCHED)
+    spoke.open(0.0)
+    hub.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
+    spoke.handle_header(header(FrameKind.LINK_ACCEPT, 1), 0.0)
+    assert spoke.next_deadline() == math.inf
+    for _ in range(20):
+        now = hub.next_deadline()
+        for decision in hub.handle_timeout(now):
+            assert isinstance(decision, Transmit), decision
+            (answer,) = spoke.handle_header(decision.header, now)
+            assert isinstance(answer, Transmit)
+            hub.handle_header(answer.header, now)
+
+
+def test_a_link_that_is_closed_watches_nobody() -> None:
+    link = Link(Side.HUB, WATCHED)
+    link.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
+    link.close()
+    assert link.next_deadline() == math.inf

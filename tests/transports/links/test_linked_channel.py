@@ -16,7 +16,9 @@ from triolet.transports.links.channel import (
     Misread,
     Peer,
     PeerDown,
+    PeerHeard,
     PeerNotConnected,
+    PeerSilent,
     PeerUp,
     Received,
 )
@@ -101,6 +103,23 @@ class Question:
     size: int
 
     known_when_malformed: ClassVar[type] = Name
+
+
+async def test_a_spoke_that_says_nothing_is_reported_and_reported_again_when_it_speaks(
+    autojump_clock: MockClock,
+) -> None:
+    hub = Hub(settings=LinkSettings(silence_probe_s=0.25))
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(hub.channel.run_deadlines)
+        await hub.join()
+        assert await hub.channel.receive() == [PeerSilent(PEER, 1.0)]
+        assert trio.current_time() - began == pytest.approx(1.0)
+        asked = [FrameKind.LINK_ACCEPT, *[FrameKind.PROBE] * 4]
+        assert hub.carrier.kinds() == asked
+        hub.channel.handle_frames(PEER, Header(FrameKind.ACK, 1, 0, 0), ())
+        assert await hub.channel.receive() == [PeerHeard(PEER)]
+        nursery.cancel_scope.cancel("seen")
 
 
 async def test_a_misread_message_is_known_counted_and_no_change_of_the_link() -> None:

@@ -1,0 +1,109 @@
+"""Engines that answer nothing: others go on with what they have; then they are as before."""
+
+import math
+import pathlib
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import trio
+
+from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
+from triolet.runtime.control.calls import EngineState
+from triolet.runtime.frontend.core_client import CoreClient
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.transports.links.channel import Peer, PeerHeard, PeerSilent
+
+PARAMS = SamplingParams(max_tokens=60, seed=1, ignore_eos=True)
+WINDOW = 4  # an engine stands still until its reader has read so many
+
+
+async def stream_of(bed: Bed, opened: AsyncExitStack, **options: Any) -> GenerationStream:
+    """A stream of which one token has come."""
+    stream = await opened.enter_async_context(bed.frontend.generate("hello", PARAMS, **options))
+    await anext(stream)
+    return stream
+
+
+def holder(client: CoreClient, stream: GenerationStream) -> Peer | None:
+    entry = client.ledger.get(stream.request_id)
+    return entry.peer if entry is not None else None
+
+
+async def test_what_a_silent_engine_has_goes_on_elsewhere_and_it_is_back_under_its_epoch(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        wanted = (await bed.answer("hello", PARAMS)).token_ids
+        stream = await stream_of(bed, opened)
+        silent = holder(client, stream)
+        assert silent is not None
+        (other,) = [peer for peer in client.balancer.engines if peer != silent]
+        client.handle_event(PeerSilent(silent, 1.0))
+        assert holder(client, stream) == other
+        states = {each.rank: each.state for each in client.engines.health()}
+        assert states == {silent.rank: EngineState.SILENT, other.rank: EngineState.READY}
+        assert list(client.balancer.engines) == [other]
+        client.handle_event(PeerHeard(silent))
+        assert set(client.balancer.engines) == {silent, other}
+        assert (await stream.collect()).token_ids == wanted
+        while not is_quiet(bed.servers[silent.rank]):  # the abort has come
+            await trio.lowlevel.checkpoint()
+        assert client.ledger.sent_again == 1
+
+
+@pytest.mark.parametrize(("engines", "named"), [(1, False), (2, True)])
+async def test_what_nobody_else_may_go_on_with_stays_where_it_is(
+    null_folder: pathlib.Path, engines: int, named: bool
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=engines) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened, engine=0 if named else None)
+        silent = holder(client, stream)
+        assert silent is not None
+        client.handle_event(PeerSilent(silent, 1.0))
+        assert holder(client, stream) == silent
+        client.handle_event(PeerHeard(silent))
+        assert len((await stream.collect()).token_ids) == 60
+        assert client.ledger.sent_again == 0
+
+
+async def test_silence_after_silence_ends_no_stream(null_folder: pathlib.Path) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened)
+        for _ in range(2 * client.ledger.replays.settings.replay_attempts_max):
+            silent = holder(client, stream)
+            assert silent is not None
+            client.handle_event(PeerSilent(silent, 1.0))
+            assert holder(client, stream) not in (silent, None)
+            client.handle_event(PeerHeard(silent))
+        assert len((await stream.collect()).token_ids) == 60
+
+
+async def test_a_request_waits_for_a_silent_engine_and_is_refused_by_none_that_is_forgotten(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        client: CoreClient = bed.client
+        (silent,) = client.balancer.engines
+        client.handle_event(PeerSilent(silent, math.pi))
+        assert "is silent" in str(client.engines.no_engine())
+        async with bed.frontend.generate("hello", PARAMS) as stream:
+            assert holder(client, stream) is None
+            client.handle_event(PeerHeard(silent))
+            assert len((await stream.collect()).token_ids) == 60
+        client.handle_event(PeerSilent(silent, 1.0))
+        bed.lose_engine(silent.rank)
+        assert not client.engines.silent
