@@ -61,6 +61,15 @@ async def receive_progress(root: ControlChannel) -> tuple[str, float]:
     return message.phase, message.fraction
 
 
+async def test_each_report_is_told_when_there_is_time() -> None:
+    async with open_ends() as ends, trio.open_nursery() as nursery:
+        await start_background_task(nursery, ends.reports.run_progress, name="progress")
+        for number in range(1, 6):
+            ends.reports.progress(0, LOAD, number / 10)
+            assert await receive_progress(ends.root) == (LOAD, number / 10)
+        nursery.cancel_scope.cancel("the test is over")
+
+
 async def test_of_many_reports_the_latest_is_told() -> None:
     async with open_ends() as ends, trio.open_nursery() as nursery:
         await start_background_task(nursery, ends.reports.run_progress, name="progress")
