@@ -16,6 +16,7 @@ import attrs
 from ...transports.array import ITEM_BYTES
 from ..embeddings import DTYPES
 from ..step_messages import NewRow, RowSampling, Step
+from .step_inputs import EmbedSpan, PromptSpan, Sampling, StepInputs
 
 
 @attrs.frozen
@@ -81,65 +82,6 @@ class HeldRow:
         if self.seen is not None:
             for token in tokens:
                 self.seen[token] = self.seen.get(token, 0) + 1
-
-
-@attrs.define
-class Sampling:
-    """A row that samples in this step, from the logits of the step's token `token_index`.
-
-    A value, never changed; not frozen because one is made per row and step.
-    """
-
-    row: int
-    token_index: int
-    parameters: RowSampling
-    position: int
-
-
-@attrs.frozen
-class PromptSpan:
-    """Successive tokens of a step whose logits are those of the prompt's next tokens.
-
-    `targets[i]` follows the step's token `token_index + i`; the first of them is token `first` of
-    the row. With each goes its logprob and those of so many `alternatives`.
-    """
-
-    row: int
-    token_index: int
-    first: int
-    targets: list[int]
-    alternatives: int
-
-
-@attrs.frozen
-class EmbedSpan:
-    """Successive tokens of a step, from `token_index` on, whose embeddings are given.
-
-    `data` is (tokens, hidden size) of `dtype`, as in `RowEmbeds`.
-    """
-
-    token_index: int
-    dtype: str
-    data: bytes
-
-
-@attrs.frozen
-class StepInputs:
-    """The tokens that one step computes, row after row, who samples, and whose prompt is scored.
-
-    Ids of the tokens in `embeds` are placeholders.
-    """
-
-    token_ids: list[int]
-    positions: list[int]
-    rows: list[int]  # of each token
-    samplings: list[Sampling]
-    prompt_spans: list[PromptSpan]
-    embeds: list[EmbedSpan] = attrs.field(factory=list)
-
-    def sampled_rows(self) -> list[int]:
-        """The rows that sample, in their order."""
-        return [sampling.row for sampling in self.samplings]
 
 
 @attrs.define(eq=False)

@@ -20,7 +20,8 @@ from ...kernels.model import (
 )
 from ...step_messages import Step, StepResult
 from ..executor_interface import StepOutcome, WaitMask
-from ..input_batch import EmbedSpan, InputBatch, StepInputs
+from ..input_batch import InputBatch
+from ..step_inputs import EmbedSpan, StepInputs
 from .decode_streak import DecodeStreak, decodes_only
 from .sampling import Draw, NativeSampling
 from .thread_choice import ThreadChoice

@@ -25,8 +25,9 @@ from ...kernels.sampler import (
 )
 from ...step_messages import ALL_FORBIDDEN, NOT_NUMBERS, Mask, RowLogprobs, Step
 from ..executor_interface import StepOutcome, WaitMask
-from ..input_batch import HeldRow, InputBatch, PromptSpan, StepInputs
+from ..input_batch import HeldRow, InputBatch
 from ..numerics import GREEDY_BELOW, exact_log
+from ..step_inputs import PromptSpan, StepInputs
 
 Array = NDArray[numpy.generic]
 Floats = NDArray[numpy.float32]

@@ -20,8 +20,9 @@ from ...model_config.config import load_model_limits
 from ...model_config.folder import CONFIG_FILE
 from ...step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask
-from ..input_batch import InputBatch, Sampling, StepInputs
+from ..input_batch import InputBatch
 from ..kv_plan import plan_kv
+from ..step_inputs import Sampling, StepInputs
 
 # Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
 SPECIAL_IDS = 8

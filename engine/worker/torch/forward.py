@@ -14,7 +14,7 @@ from torch import Tensor
 from ...model.attention import KvCache
 from ...model.decoder import Decoder, ForwardBatch
 from ...model.registry import DTYPES
-from ..input_batch import EmbedSpan, StepInputs
+from ..step_inputs import EmbedSpan, StepInputs
 
 
 class Forward(Protocol):

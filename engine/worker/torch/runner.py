@@ -12,7 +12,8 @@ from torch import Tensor
 from ...model.decoder import Decoder
 from ...step_messages import NOT_NUMBERS, Mask, Step, StepResult
 from ..executor_interface import StepOutcome
-from ..input_batch import InputBatch, Sampling, StepInputs
+from ..input_batch import InputBatch
+from ..step_inputs import Sampling, StepInputs
 from .forward import Forward, PlannedForward
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask

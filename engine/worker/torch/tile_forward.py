@@ -20,7 +20,7 @@ from ...model.attention import AttentionPlan, KvCache, block_slots
 from ...model.decoder import Decoder
 from ...model.gpu_attention import PagedReads, SplitResults, TileTokens, group_tokens_of
 from ...model.layers import GPU_TILE_ROWS
-from ..input_batch import StepInputs
+from ..step_inputs import StepInputs
 from .forward import BlockTables, allocate_cache, embeds_of
 from .tile_plan import plan_tiles
 

@@ -6,7 +6,7 @@ Sans-IO. The lists go to the device as they are, see `model.gpu_attention.TileTo
 from collections.abc import Sequence
 from itertools import groupby
 
-from ..input_batch import StepInputs
+from ..step_inputs import StepInputs
 
 # Token ids, positions, rows, groups' first tokens, groups' counts: each one number for each place.
 TilePlan = list[list[int]]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from triolet.engine.step_messages import NewRow, RowEmbeds, Step
-from triolet.engine.worker.input_batch import EmbedSpan, InputBatch, PromptSpan, StepInconsistent
+from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
+from triolet.engine.worker.step_inputs import EmbedSpan, PromptSpan
 
 from .. import steps
 from ..steps import compute, sampling

@@ -11,7 +11,7 @@ import torch
 from triolet.engine.kernels.library import machine_isas
 from triolet.engine.step_messages import NOT_NUMBERS, Mask, Step
 from triolet.engine.worker.executor_interface import StepOutcome
-from triolet.engine.worker.input_batch import PromptSpan
+from triolet.engine.worker.step_inputs import PromptSpan
 from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 

@@ -12,7 +12,7 @@ import torch
 
 from triolet.engine.model import gpu_attention
 from triolet.engine.model_config.config import MISTRAL
-from triolet.engine.worker.input_batch import EmbedSpan, StepInputs
+from triolet.engine.worker.step_inputs import EmbedSpan, StepInputs
 from triolet.engine.worker.torch import tile_forward
 from triolet.engine.worker.torch.forward import Forward, PlannedForward
 from triolet.engine.worker.torch.tile_forward import TileForward

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.worker.input_batch import StepInputs
+from triolet.engine.worker.step_inputs import StepInputs
 from triolet.engine.worker.torch.tile_plan import plan_tiles
 
 PADDING_ROW = 99
