@@ -19,7 +19,7 @@ from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import return_large_blocks, settle_heap
-from ..nurseries.processes.process import EXIT_HANDED_OVER
+from ..nurseries.processes.process_exit import EXIT_HANDED_OVER
 from ..nurseries.processes.progress_page import open_slot, passes_shown
 from ..nurseries.processes.title import set_title
 from ..nurseries.processes.watched import Watch, WatchedProcess

@@ -35,7 +35,7 @@ ROOMS = {
         "worker", "core", "process",
     ],
     "engine.worker": [
-        "kv_plan", "executor_interface", "input_batch", "numerics",
+        "kv_plan", "executor_interface", "step_inputs", "input_batch", "numerics",
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
         "torch_process",
     ],

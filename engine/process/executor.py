@@ -16,7 +16,8 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.processes.process import Process, ProcessDied, ProcessSpec
+from ...nurseries.processes.process import Process, ProcessSpec
+from ...nurseries.processes.process_exit import ProcessDied
 from ...nurseries.processes.process_pool import run_process_pool
 from ...nurseries.processes.spares import Spares
 from ...nurseries.processes.spawned import Spawned

@@ -15,7 +15,8 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
-from ...nurseries.processes.process import LadderTimes, ProcessDied
+from ...nurseries.processes.process import LadderTimes
+from ...nurseries.processes.process_exit import ProcessDied
 from ...nurseries.processes.progress_page import SLOT_BYTES, ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import Spawned

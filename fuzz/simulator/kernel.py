@@ -23,7 +23,7 @@ from ...nurseries.processes.boot import EXIT_FAILED
 from ...nurseries.processes.hang_watch import ProcessLook, ProcessState
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.processes.last_words import LastWords, write_last_words
-from ...nurseries.processes.process import EXIT_CHILD_KILLED, ProcessDied
+from ...nurseries.processes.process_exit import EXIT_CHILD_KILLED, ProcessDied
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.service import first_error
 from .stores import Stores

@@ -16,7 +16,7 @@ import trio
 from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.step_messages import WorkerReady
-from ...nurseries.processes.process import ProcessDied
+from ...nurseries.processes.process_exit import ProcessDied
 from ...nurseries.tasks.changes import Changes
 from ...runtime.config import ReplaySettings, RuntimeSettings, StreamSettings, SupervisionSettings
 from ...runtime.continuity.held_connections import HeldConnections

@@ -21,7 +21,7 @@ from ...engine.place_memory import PlaceMemory
 from ...engine.process.executor import LOSSES_MAX
 from ...engine.step_messages import KVMemory, Mask, NewRow, Step, StepResult, WorkerReady
 from ...engine.worker.null.executor import null_rows
-from ...nurseries.processes.process import ProcessDied, ProcessExit
+from ...nurseries.processes.process_exit import ProcessDied, ProcessExit
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.checking_worker import CheckingWorker
 from .kernel import TEARDOWN_S, SimProcess

@@ -32,7 +32,7 @@ from .death_watch import PARENT_GONE, monitor_parent
 from .fork_server import serve_forks
 from .heap import settle_modules
 from .last_words import write_last_words
-from .process import EXIT_CHILD_KILLED, EXIT_CHILD_STARVED, ProcessDied
+from .process_exit import EXIT_CHILD_KILLED, EXIT_CHILD_STARVED, ProcessDied
 from .spawned import FORKS, Spawned
 
 # The whole ladder of a parent takes half of this, so it matters only to a child without one.

@@ -15,7 +15,8 @@ import trio
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
 from .death_watch import waitable_copy
-from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process
+from .process import LadderTimes, Process, ProcessSpec, open_process
+from .process_exit import ProcessDied
 from .spawned import Spawned
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from typing import TypeVar
 import trio
 
 from ..tasks.service import single_errors_unwrapped, start_service
-from .process import LadderTimes, Process, ProcessDied, ProcessSpec, run_process
+from .process import LadderTimes, Process, ProcessSpec, run_process
+from .process_exit import ProcessDied
 
 T = TypeVar("T")
 

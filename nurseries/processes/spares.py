@@ -29,7 +29,8 @@ from .fork_server import ENVIRONMENT, ForkServer
 from .kept_process import KeptProcess, keep_process
 from .kernel import KERNEL, Kernel
 from .orphans import child_pids
-from .process import LadderTimes, Process, ProcessSpec, ProcessStuck, open_process
+from .process import LadderTimes, Process, ProcessSpec, open_process
+from .process_exit import ProcessStuck
 from .spawned import Spawned
 
 # How the tree calls a spare, and what forks them; behind it comes the role.

@@ -13,13 +13,8 @@ import attrs
 import trio
 
 from ...nurseries.processes.death_watch import is_stopped
-from ...nurseries.processes.process import (
-    LadderTimes,
-    Process,
-    ProcessDied,
-    ProcessSpec,
-    open_process,
-)
+from ...nurseries.processes.process import LadderTimes, Process, ProcessSpec, open_process
+from ...nurseries.processes.process_exit import ProcessDied
 from ...nurseries.processes.spawned import selected
 from ...nurseries.tasks.background import waiting_for
 from ...transports.control.channel import ControlChannel

@@ -9,7 +9,7 @@ import attrs
 
 from ...engine.errors import BootRefused
 from ...nurseries.processes.hang_watch import ProcessHung
-from ...nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
+from ...nurseries.processes.process_exit import ProcessDied, ProcessExit, ProcessStuck
 from ...nurseries.tasks.supervision_policy import Death
 from ...transports.control.handshake import HandshakeError
 

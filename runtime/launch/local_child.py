@@ -17,15 +17,8 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Failing, TreeReply, WorkersChanged
 from ...nurseries.processes.hang_watch import BLOCKED_S, Hang, ProcessHung
-from ...nurseries.processes.process import (
-    Process,
-    ProcessDied,
-    ProcessExit,
-    ProcessSpec,
-    ProcessStuck,
-    open_process,
-    shut_down_process,
-)
+from ...nurseries.processes.process import Process, ProcessSpec, open_process, shut_down_process
+from ...nurseries.processes.process_exit import ProcessDied, ProcessExit, ProcessStuck
 from ...nurseries.processes.progress_page import ProgressPage, open_page
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service_soon

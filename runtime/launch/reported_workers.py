@@ -13,7 +13,7 @@ import trio
 
 from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.kernel import Kernel
-from ...nurseries.processes.process import ProcessStuck
+from ...nurseries.processes.process_exit import ProcessStuck
 from ...nurseries.tasks.background import waiting_for
 from ...transports.control.passed_fds import close_fds
 

@@ -17,7 +17,8 @@ from triolet.engine.errors import StepFailed, WorkersDisagree
 from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
-from triolet.nurseries.processes.process import Process, ProcessDied
+from triolet.nurseries.processes.process import Process
+from triolet.nurseries.processes.process_exit import ProcessDied
 from triolet.nurseries.processes.spawned import Spawned
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree

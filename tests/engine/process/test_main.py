@@ -31,12 +31,8 @@ from triolet.engine.messages import (
 from triolet.engine.process.executor import LOSSES_MAX
 from triolet.engine.process.main import TREE_TASKS_MAX
 from triolet.nurseries.processes.death_watch import wait_process_gone
-from triolet.nurseries.processes.process import (
-    EXIT_CHILD_KILLED,
-    Process,
-    ProcessSpec,
-    open_process,
-)
+from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.process_exit import EXIT_CHILD_KILLED
 from triolet.nurseries.processes.spares import APART
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.contracts.channel import running

@@ -18,7 +18,8 @@ from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.place_memory import open_memory_of_places
 from triolet.engine.process.executor import LOSSES_MAX, Executor
 from triolet.engine.step_messages import KVMemory, Step, StepResult
-from triolet.nurseries.processes.process import Process, ProcessDied
+from triolet.nurseries.processes.process import Process
+from triolet.nurseries.processes.process_exit import ProcessDied
 from triolet.nurseries.processes.progress_page import open_page
 from triolet.tests.checkpoints import StepCounter
 from triolet.tests.engine.kernels.test_shared_memory import needs_huge_pages

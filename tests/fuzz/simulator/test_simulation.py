@@ -29,13 +29,8 @@ from triolet.fuzz.simulator.simulation import simulate
 from triolet.fuzz.simulator.streams import Model, Piece, StreamHistory, Violation, want
 from triolet.fuzz.simulator.task_order import seeded_tasks
 from triolet.nurseries.processes.boot import EXIT_FAILED
-from triolet.nurseries.processes.process import (
-    EXIT_CHILD_KILLED,
-    ProcessDied,
-    ProcessExit,
-    ProcessSpec,
-    open_process,
-)
+from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.processes.process_exit import EXIT_CHILD_KILLED, ProcessDied, ProcessExit
 from triolet.transports.links.channel import Peer, PeerUp
 
 REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tokens=6)

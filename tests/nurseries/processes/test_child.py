@@ -18,12 +18,8 @@ from triolet.nurseries.processes.child import (
     run_until_stopped,
 )
 from triolet.nurseries.processes.last_words import LastWords
-from triolet.nurseries.processes.process import (
-    EXIT_CHILD_KILLED,
-    LadderTimes,
-    ProcessExit,
-    open_process,
-)
+from triolet.nurseries.processes.process import LadderTimes, open_process
+from triolet.nurseries.processes.process_exit import EXIT_CHILD_KILLED, ProcessExit
 from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks

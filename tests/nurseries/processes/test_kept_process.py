@@ -12,12 +12,8 @@ import trio
 from triolet.nurseries.processes.death_watch import is_stopped
 from triolet.nurseries.processes.kept_process import KeptProcess, keep_process
 from triolet.nurseries.processes.orphans import child_pids
-from triolet.nurseries.processes.process import (
-    EXIT_CHILD_KILLED,
-    Process,
-    ProcessSpec,
-    open_process,
-)
+from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.process_exit import EXIT_CHILD_KILLED
 from triolet.nurseries.processes.spawned import Spawned
 
 from ...leaks import check_no_leaks, no_room_for_descriptors

@@ -18,19 +18,18 @@ from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
-    EXIT_CHILD_KILLED,
-    EXIT_CHILD_STARVED,
-    EXIT_HANDED_OVER,
     OOM_LOOK_S,
     LadderTimes,
     Process,
-    ProcessDied,
-    ProcessExit,
     ProcessSpec,
-    ProcessStuck,
     open_process,
     run_process,
     shut_down_process,
+)
+from triolet.nurseries.processes.process_exit import (
+    ProcessDied,
+    ProcessExit,
+    ProcessStuck,
 )
 from triolet.nurseries.processes.spawned import inherited, selected
 from triolet.nurseries.tasks.background import start_background_task
@@ -174,40 +173,6 @@ async def test_a_stray_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -
         await process.wait_exited()
     out, err = capfd.readouterr()
     assert (out, "hello" in err) == ("", True)
-
-
-KILLS = [
-    # signal, code, out of memory: killed from outside?
-    ((signal.SIGKILL, None, False), True),
-    ((signal.SIGKILL, None, True), False),
-    ((signal.SIGSEGV, None, False), False),
-    ((signal.SIGTERM, None, False), False),
-    ((None, 1, False), False),
-    ((None, EXIT_CHILD_KILLED, False), True),
-    ((None, EXIT_HANDED_OVER, False), True),
-    ((None, None, False), False),
-]
-
-
-@pytest.mark.parametrize(("how", "killed"), KILLS)
-def test_who_was_killed_from_outside(
-    how: tuple[int | None, int | None, bool], killed: bool
-) -> None:
-    number, code, starved = how
-    assert ProcessExit("p", 1, code, number, out_of_memory=starved).was_killed is killed
-
-
-@pytest.mark.parametrize(
-    ("code", "number", "starved"),
-    [(None, signal.SIGKILL, True), (EXIT_CHILD_STARVED, None, False)],
-)
-def test_a_kill_for_want_of_memory_is_no_fault(
-    code: int | None, number: int | None, starved: bool
-) -> None:
-    how = ProcessExit("p", 1, code, number, out_of_memory=starved)
-    assert (how.was_starved, how.was_killed, how.is_own_fault) == (True, False, False)
-    crashed = ProcessExit("p", 1, None, signal.SIGSEGV, out_of_memory=True)
-    assert (crashed.was_starved, crashed.is_own_fault) == (False, True)
 
 
 class StarvingKernel(Kernel):

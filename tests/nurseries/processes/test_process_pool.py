@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import trio
 
-from triolet.nurseries.processes.process import Process, ProcessDied, ProcessSpec
+from triolet.nurseries.processes.process import Process, ProcessSpec
+from triolet.nurseries.processes.process_exit import ProcessDied
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded

@@ -32,7 +32,7 @@ import trio
 
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds, run_child
-from triolet.nurseries.processes.process import EXIT_HANDED_OVER
+from triolet.nurseries.processes.process_exit import EXIT_HANDED_OVER
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.fleet.membership import reply_to
 from triolet.runtime.messages import (

@@ -12,7 +12,7 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.fuzz.doubles.scripted_child import ScriptedChild
-from triolet.nurseries.processes.process import ProcessStuck
+from triolet.nurseries.processes.process_exit import ProcessStuck
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.errors import NoEngineLeft

@@ -18,7 +18,7 @@ from triolet.fuzz.doubles.scripted_child import ScriptedChild
 from triolet.nurseries.processes.boot import EXIT_SHORTAGE
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import Kernel
-from triolet.nurseries.processes.process import ProcessDied, ProcessExit, ProcessStuck
+from triolet.nurseries.processes.process_exit import ProcessDied, ProcessExit, ProcessStuck
 from triolet.nurseries.tasks.supervision_policy import Death
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.events import ignore_event

@@ -7,7 +7,7 @@ import pytest
 from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.boot import EXIT_SHORTAGE
 from triolet.nurseries.processes.hang_watch import ProcessHung
-from triolet.nurseries.processes.process import (
+from triolet.nurseries.processes.process_exit import (
     EXIT_CHILD_KILLED,
     EXIT_CHILD_STARVED,
     EXIT_HANDED_OVER,

@@ -25,7 +25,8 @@ from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.kernel import KERNEL, Kernel
-from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessStuck
+from triolet.nurseries.processes.process import LadderTimes
+from triolet.nurseries.processes.process_exit import ProcessDied, ProcessStuck
 from triolet.nurseries.processes.spawned import Spawned
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.runtime.events import (
