@@ -212,7 +212,7 @@ class LedgerDriver(Driver):
         """All that are in flight."""
         for entry in self.machine.entries():
             where = "nowhere" if entry.peer is None else f"at {shown(entry.peer)}"
-            home = ", at home" * entry.is_at_home
+            home = ", at home" * entry.is_at_home + ", queued" * entry.is_queued
             name, status = (
                 f"{entry.request.request_id}/{numbered(entry.attempt)}",
                 entry.state.status,
