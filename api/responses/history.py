@@ -13,7 +13,7 @@ from ...engine.sampling_params import SamplingParams
 from ...runtime.text.call_arguments import read_arguments, written_arguments
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
-from ..openai.message_fields import Message
+from ..openai.fields.message_fields import Message
 from ..openai.response_objects import call_object, message_object, reasoning_object, text_part
 from ..openai.response_tools import custom_arguments, shown_name
 from ..openai.responses_request import ResponseRequest, ids_bytes, json_bytes, text_bytes

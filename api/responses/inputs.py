@@ -19,7 +19,7 @@ from ...runtime.frontend.generation import Generator
 from ...runtime.messages import ForeignVerb
 from ...runtime.text.prompts import ChatPrompt
 from ..errors import ApiError, bad_field
-from ..openai.responses_fields import is_reference
+from ..openai.fields.responses_fields import is_reference
 from ..schema.fields import JsonObject
 
 ITEM_ID = re.compile(r"(?:msg|fc|ctc)_(?:[0-9]+_)?([0-9a-f]{34})(?:_[0-9]+)?", re.ASCII)

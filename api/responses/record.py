@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import attrs
 
 from ...runtime.text.answer_format import AnswerParser
-from ...runtime.text.outputs import GenerationOutput, Logprobs
+from ...runtime.text.outputs import GenerationOutput
 from ...runtime.text.tool_calls import (
     AnswerEvent,
     ArgumentsPiece,
@@ -50,15 +50,16 @@ from ..openai.response_events import (
 )
 from ..openai.response_items import Item
 from ..schema.fields import JsonObject
+from .asked_tokens import NUMBER_BYTES, AskedTokens
 
 # A token completes few events: the end of one item and the begin of the next are five.
 NUMBERS_OF_TOKEN = 8
-# A pointer to a delta's text, and one number of an array, both with room to grow.
-DELTA_BYTES, NUMBER_BYTES = 10, 5
-# Sizes of a mark, an item with its ids, a notice, and the arrays of logprobs beside what is in
-# them. What every response has, one item and two marks, is in the estimate of a response.
+# A pointer to a delta's text, with room to grow.
+DELTA_BYTES = 10
+# Sizes of a mark, an item with its ids, and a notice. What every response has, one item and two
+# marks, is in the estimate of a response.
 MARK_BYTES, MARKS_ALWAYS, ITEM_BYTES = 160, 2, 1024
-NOTICE_BYTES = LOGPROBS_BYTES = 512
+NOTICE_BYTES = 512
 
 
 @attrs.define(eq=False)
@@ -79,32 +80,23 @@ class ResponseRecord:
 
     # Number of the last event but for the deltas of tokens without tools.
     _last_number: int = attrs.field(default=1, init=False)
+    # Only of answers that have calls or reasoning.
     _parser: AnswerParser | None = attrs.field(default=None, init=False)
-    _reasoning_tokens: int = attrs.field(default=0, init=False)  # at the end
     # Text of each delta. A pointer each, as nearly all are the vocabulary's own objects. For
     # reading the same list or, when ended, a tuple, which garbage collection leaves alone.
     _texts: list[str] = attrs.field(factory=list, init=False)
     _read: Sequence[str] = attrs.field(init=False)
     # Number of each delta, growing; None while that is 8 for each.
     _numbers: "array[int] | None" = attrs.field(default=None, init=False)
-    # Deltas tell their tokens: the request asked for ids or logprobs. Then none is silent.
-    _has_tokens: bool = attrs.field(init=False)
-    # Count of output tokens at each delta, with tools; without, each delta is one.
-    _ends: "array[int] | None" = attrs.field(default=None, init=False)
-    # Output tokens, and their logprobs, if the request asked for them.
-    _token_ids: "array[int] | None" = attrs.field(default=None, init=False)
-    _logprobs: Logprobs | None = attrs.field(default=None, init=False)
+    _asked: AskedTokens = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         request, self._read = self.events.request, self._texts
-        if request.keeps_token_ids:
-            self._token_ids = array("I")
-        self._has_tokens = request.token_ids or request.sampling.logprobs is not None
+        self._asked = AskedTokens(self.events)
         item = None
         if request.is_parsed:
             self._parser = request.tools.parser()
             self._numbers = array("I")
-            self._ends = array("I") if self._has_tokens else None
         elif request.generate:
             item = self.events.message(0, 0)
             self.items.append(item)
@@ -129,17 +121,16 @@ class ResponseRecord:
     @property
     def token_ids(self) -> list[int] | None:
         """Output tokens, or None when they are not kept."""
-        return None if self._token_ids is None else list(self._token_ids)
+        return None if self._asked.ids is None else list(self._asked.ids)
 
     @property
     def extra_bytes(self) -> int:
         """About what it takes to keep it, beside the text: places of deltas, events, logprobs."""
-        arrays = (self._numbers is not None) + (self._ends is not None)
+        arrays = (self._numbers is not None) + (self._asked.ends is not None)
         size = (DELTA_BYTES + NUMBER_BYTES * arrays) * self.delta_count
         size += MARK_BYTES * len(self.marks[MARKS_ALWAYS:]) + ITEM_BYTES * len(self.items[1:])
-        size += NUMBER_BYTES * len(self._token_ids or ())
         size += NOTICE_BYTES * sum(mark.notice is not None for mark in self.marks)
-        return size + (0 if self._logprobs is None else LOGPROBS_BYTES + self._logprobs.size_bytes)
+        return size + self._asked.size_bytes
 
     # ---- what is added
 
@@ -152,10 +143,7 @@ class ResponseRecord:
         """Add the next tokens, one by one. One without text is silent, unless ids are wanted."""
         assert self.ending is None
         token_ids = output.token_ids
-        if self._token_ids is not None:
-            self._token_ids.extend(token_ids)
-        if output.logprobs is not None:
-            self._keep_logprobs(output.logprobs)
+        self._asked.append(output)
         if self._parser is not None:
             self._parse(self._parser, output.parts, len(token_ids))
             return
@@ -190,7 +178,7 @@ class ResponseRecord:
 
     def is_silent(self, delta: int) -> bool:
         """Whether it is no event: a token without text, of which no more is asked."""
-        return not (self._has_tokens or self.text_between(delta, delta + 1))
+        return not (self._asked.are_shown or self.text_between(delta, delta + 1))
 
     def _number_the_rest(self) -> None:
         """The last delta, of no token, is behind that of the last token."""
@@ -211,7 +199,7 @@ class ResponseRecord:
         if self._parser is not None:
             for event in self._parser.finish():
                 self._add_event(event)
-            self._reasoning_tokens, self._parser = self._parser.reasoning_tokens, None
+            self._asked.reasoning, self._parser = self._parser.reasoning_tokens, None
         item = self._close_item(is_whole=ending.status is Status.COMPLETED)
         if item is not None and ending.status is not Status.FAILED:
             self._mark(item.closing_count + 1, item, is_end=True)
@@ -220,12 +208,6 @@ class ResponseRecord:
         self.ending = ending
         self._read, self._texts = tuple(self._texts), []
 
-    def _keep_logprobs(self, more: Logprobs) -> None:
-        if self._logprobs is None:
-            self._logprobs = more.between(0, len(more))
-        else:
-            self._logprobs.extend(more)
-
     def _parse(self, parser: AnswerParser, texts: list[str], count: int) -> None:
         """Read calls out of the texts of `count` tokens, and of what the end completed."""
         for place, text in enumerate(texts):
@@ -233,7 +215,8 @@ class ResponseRecord:
             for event in parser.push(text):
                 self._add_event(event)
             # The text that may open a call is held back; its tokens need not be.
-            if self._tokens_left and self._open_item is not None and self._open_item.origin is None:
+            left = self._asked.left(self.delta_count, self.token_count)
+            if left and self._open_item is not None and self._open_item.origin is None:
                 self._add_delta("")
 
     def _add_delta(self, text: str) -> None:
@@ -244,8 +227,8 @@ class ResponseRecord:
         self._texts.append(sys.intern(text))  # the parser cuts them
         self.delta_count += 1
         self.size += len(text)
-        if self._ends is not None:
-            self._ends.append(self.token_count)
+        if self._asked.ends is not None:
+            self._asked.ends.append(self.token_count)
 
     def _mark(self, count: int, item: Item | None, *, is_end: bool = False) -> None:
         """Add `count` events at once."""
@@ -303,10 +286,9 @@ class ResponseRecord:
         """An item's object, built once for all that share `built`."""
         if item.index not in built:
             logprobs: list[Entry] = []
-            if self._logprobs is not None:
+            if self._asked.logprobs is not None:
                 stop = self.delta_count if item.stop is None else item.stop
-                tokens = self._tokens_before(item.first), self._tokens_before(stop)
-                logprobs = self._logprobs_of(*tokens)
+                logprobs = self._asked.entries(*map(self._tokens_before, (item.first, stop)))
             built[item.index] = item.whole(self._text_of(item), logprobs)
         return built[item.index]
 
@@ -320,7 +302,7 @@ class ResponseRecord:
 
     def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        counts = self.token_count, self._reasoning_tokens
+        counts = self.token_count, self._asked.reasoning
         return self.events.final(ending, output, counts, self.inexact_from)
 
     def text_between(self, first: int, stop: int) -> str:
@@ -330,7 +312,7 @@ class ResponseRecord:
     def delta(self, first: int, stop: int) -> Delta | None:
         """Merge the deltas `[first, stop)`, all of one item; None if all are silent."""
         items, text = self.items, self.text_between(first, stop)
-        if not (self._has_tokens or self._read[stop - 1]):
+        if not (self._asked.are_shown or self._read[stop - 1]):
             while self.is_silent(stop - 1):
                 stop -= 1
                 if stop == first:
@@ -340,12 +322,8 @@ class ResponseRecord:
             item = items[bisect.bisect_right(items, first, key=lambda item: item.first) - 1]
         number = NUMBERS_OF_TOKEN * stop if self._numbers is None else self._numbers[stop - 1]
         delta = Delta(item, number, text)
-        if self._has_tokens:
-            begin, end = self._tokens_before(first), self._tokens_before(stop)
-            if self._token_ids is not None and self.events.request.token_ids:
-                delta.token_ids, delta.token_index = list(self._token_ids[begin:end]), begin
-            if self.events.formatter is not None:
-                delta.logprobs = self._logprobs_of(begin, end)
+        if self._asked.are_shown:
+            self._asked.tell(delta, self._tokens_before(first), self._tokens_before(stop))
         return delta
 
     def events_of(self, mark: Mark, built: dict[int, JsonObject]) -> list[Event]:
@@ -368,32 +346,8 @@ class ResponseRecord:
             "sequence_number": number,
             "response": self._final(ending, built),
         }
-        return terminal if not self._has_tokens else {**terminal, **self._last_tokens()}
+        begin = self.token_count - self._asked.left(self.delta_count, self.token_count)
+        return {**terminal, **self._asked.last(begin, self.token_count)}
 
     def _tokens_before(self, delta: int) -> int:
-        """How many tokens the deltas before this one cover."""
-        if self._ends is None:
-            return min(delta, self.token_count)
-        return self._ends[delta - 1] if delta else 0
-
-    @property
-    def _tokens_left(self) -> int:
-        """How many tokens no delta covers, where tokens were asked for: with tools."""
-        return 0 if self._ends is None else self.token_count - self._tokens_before(self.delta_count)
-
-    def _last_tokens(self) -> JsonObject:
-        """Tokens behind the last delta, which calls may have; the terminal event has them."""
-        found, begin = JsonObject(), self.token_count - self._tokens_left
-        if begin == self.token_count:
-            return found
-        if self._token_ids is not None and self.events.request.token_ids:
-            found |= {"token_ids": list(self._token_ids[begin:]), "token_index": begin}
-        if self.events.formatter is not None:
-            found["logprobs"] = self._logprobs_of(begin, self.token_count)
-        return found
-
-    def _logprobs_of(self, first: int, stop: int) -> list[Entry]:
-        """Logprobs of the tokens `[first, stop)`, if they were asked for."""
-        if self._logprobs is None:
-            return []
-        return self.events.format_logprobs(self._logprobs.between(first, stop))
+        return self._asked.before(delta, self.token_count)

@@ -126,9 +126,10 @@ def check_invariants(record: ResponseRecord) -> None:
     assert list(record.numbers) == sorted(record.numbers)
     assert max([*numbers, *voiced]) == record.last_number
     assert record.size == len(record.text_between(0, record.delta_count))
-    assert record._token_ids is None or len(record._token_ids) == record.token_count
+    asked = record._asked
+    assert asked.ids is None or len(asked.ids) == record.token_count
     assert len(record.numbers) == record.delta_count
-    assert record._ends is None or len(record._ends) == record.delta_count
+    assert asked.ends is None or len(asked.ends) == record.delta_count
     places = [(mark.place, mark.number) for mark in record.marks]
     assert places == sorted(places)
     assert all(item.stop is not None for item in record.items[:-1])
