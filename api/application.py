@@ -28,6 +28,7 @@ from .access_log import AccessLog
 from .completions.order import SURFACE as COMPLETIONS
 from .completions.order import is_completion
 from .completions.service import CompletionService
+from .connection_shares import LOCAL, MemoryBudget
 from .counters import ApiCounters
 from .errors import draining
 from .http.access import Authentication, OriginPolicy, authorization_of
@@ -36,13 +37,13 @@ from .http.held import NO_SLOT, HeldSlots
 from .http.keep_alive import KeepAlive
 from .http.stream import BoundedStream
 from .metrics import Metrics
-from .openai.option_fields import RANK_HEADER_NAME, ranked
+from .openai.fields.option_fields import RANK_HEADER_NAME, ranked
 from .openai.response_id import IdSource
 from .responses.service import ResponseService
 from .root_calls import RootCalls
 from .schema.fields import JsonObject
 from .schema.tables import Body, UnknownFields
-from .settings import LOCAL, MemoryBudget, ServeSettings
+from .settings import ServeSettings
 from .streams.books import StreamBooks
 from .streams.claims import ClaimCall
 from .streams.foreign import ForeignStreams

@@ -14,8 +14,8 @@ import attrs
 import msgspec
 import trio
 
+from ..engine.control_messages import Drain, TreeReply, TreeRequest
 from ..engine.errors import EngineError, refusal_of
-from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import return_large_blocks, settle_heap

@@ -8,7 +8,7 @@ import enum
 
 import attrs
 
-from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
+from ..engine.control_messages import Drain, EngineReady, TreeReply, TreeRequest
 from ..nurseries.processes.watched import Watch, Watched
 from .control.calls import ControlQuestion, EngineState
 

@@ -8,7 +8,6 @@ thread, a socket or a descriptor. Takes no signals: those are the program's.
 import difflib
 import functools
 import itertools
-import math
 import pathlib
 import random
 import secrets
@@ -22,14 +21,9 @@ import msgspec
 import trio
 
 from ..engine.config import EngineSettings, check_torch
+from ..engine.control_messages import FrontendAddress
 from ..engine.host import has_torch
-from ..engine.messages import (
-    ENGINE_TO_FRONTEND,
-    FRONTEND_TO_ENGINE,
-    EngineStatistics,
-    FrontendAddress,
-    Utility,
-)
+from ..engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineStatistics, Utility
 from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ..engine.request_options import RequestOptions
 from ..engine.sampling_params import SamplingParams
@@ -42,7 +36,7 @@ from ..transports.links.zmq_channel import HubChannel, open_hub
 from .arguments import RuntimeArguments
 from .config import RuntimeSettings
 from .control.calls import EngineState
-from .errors import NoEngine, RuntimeClosed
+from .errors import RuntimeClosed
 from .events import OnEvent, ignore_event
 from .fleet.engine_fleet import EngineFleet
 from .fleet.fleet_parts import FleetParts
@@ -51,7 +45,7 @@ from .fleet.membership import FrontendDirectory
 from .fleet.platform import check_platform
 from .forms.form_client import FormClient
 from .frontend.admission import Admission, Ticket, ignore_load
-from .frontend.client_tasks import run_output_handler, run_replay_deadlines
+from .frontend.client_tasks import run_output_handler, run_replay_deadlines, wait_engines
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
 from .frontend.generation import GenerationStream
@@ -359,25 +353,3 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
             open_service(partial(run_replay_deadlines, client), name="replay-deadlines"),
         ):
             yield
-
-
-async def wait_engines(client: CoreClient, engines: int, link_up_s: float) -> None:
-    """Wait until all engines can take work, or at least one can and the others were given up.
-
-    Booting has its own deadlines. Raises `NoEngine` if engines are ready but their links do not
-    come up within `link_up_s`.
-    """
-    with waiting_for("the engines to be ready"):
-        while True:
-            states = [engine.state for engine in client.engines.health()]
-            ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
-            if ready and ready + failed == engines:
-                return
-            booted = [
-                member.state is EngineState.READY for member in client.engines.membership.engines
-            ]
-            links_due = sum(booted) + failed == engines
-            with trio.move_on_after(link_up_s if links_due else math.inf) as patience:
-                await client.engines_changed.wait()
-            if patience.cancelled_caught:
-                raise NoEngine(f"engines are ready, but not linked after {link_up_s:g} s")

@@ -30,7 +30,8 @@ ROOMS = {
     ],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
-        "request_options", "sampling_params", "model_config", "config", "messages", "batch_table",
+        "request_options", "sampling_params", "model_config", "config", "messages",
+        "control_messages", "batch_table",
         "step_messages", "block_names", "place_memory", "step_recorder", "model", "kernels",
         "worker", "core", "process",
     ],
@@ -45,8 +46,8 @@ ROOMS = {
         "llm",
     ],
     "api": [
-        "errors", "settings", "access_log", "throughput", "counters", "totals", "metrics",
-        "span_export", "schema", "http", "openai", "anthropic", "root_calls",
+        "errors", "settings", "connection_shares", "access_log", "throughput", "counters", "totals",
+        "metrics", "span_export", "schema", "http", "openai", "anthropic", "root_calls",
         "streams", "responses", "completions", "viewers", "commands", "application", "routes",
         "websocket", "serving", "frontend_home", "frontend_process",
     ],
@@ -64,7 +65,8 @@ ROOMS = {
 # Packages that no wheel has.
 OF_A_CHECKOUT = ("triolet.fuzz.fuzzers", "triolet.fuzz.simulator")
 ENGINE_FACE = {
-    "config", "messages", "parameter_bounds", "request_options", "sampling_params", "model_config",
+    "config", "messages", "control_messages", "parameter_bounds", "request_options",
+    "sampling_params", "model_config",
     "errors", "structured_outputs", "grammar", "embeddings", "host", "batch_table", "block_names",
     "place_memory",
 }  # fmt: skip
@@ -118,7 +120,7 @@ KNOW_THE_KERNEL = {
     "engine.place_memory": "memory of a place, for each engine that has it",
     "engine.block_names": "a table in that memory",
     "engine.batch_table": "its table on the progress page",
-    "engine.messages": "workers, as the root waits for them",
+    "engine.control_messages": "workers, as the root waits for them",
     "engine.host": "what the machine has",
     # Commands find servers, and people send signals.
     "api.commands": "a command looks for processes, and at terminals",

@@ -48,6 +48,7 @@ CRUMBS = {
 WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes"}
 # Folders whose modules no test imports one by one.
 COVERED = {
+    "api/openai/fields": "bodies that have them, in `api/openai`",
     "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
     "fuzz/fuzzers/parsers": "the same test",
     "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
@@ -67,6 +68,7 @@ RUN_BY_TESTS = {
     "triolet.bench.serving.transformers_process",
     "triolet.bench.steps.timeline",
     "triolet.bench.steps.timeline_picture",
+    "triolet.engine.control_messages",
     "triolet.engine.worker.native_process",
     "triolet.engine.worker.torch_process",
     "triolet.fuzz.chaos.chaos_server",

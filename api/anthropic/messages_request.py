@@ -16,12 +16,14 @@ from ...runtime.text.json_text import check_nesting
 from ...runtime.text.prompts import ChatPrompt
 from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, unsupported
-from ..openai.completion_requests import ChatRequest, read_shared, with_tools
-from ..openai.field_rules import MESSAGES_RULES
-from ..openai.message_fields import FORMS, TOOLS_MAX
-from ..openai.option_fields import RANK, RANK_FIELD
-from ..openai.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
-from ..openai.sampling_fields import UNSERVED_FIELDS, sampling_field
+from ..openai.chat_requests import ChatRequest, with_tools
+from ..openai.completion_requests import read_shared
+from ..openai.fields.field_rules import MESSAGES_RULES
+from ..openai.fields.form_fields import FORMS
+from ..openai.fields.message_fields import TOOLS_MAX
+from ..openai.fields.option_fields import RANK, RANK_FIELD
+from ..openai.fields.responses_fields import MODEL, RUNTIME, RUNTIME_FIELD, STREAM, check_model
+from ..openai.fields.sampling_fields import UNSERVED_FIELDS, sampling_field
 from ..openai.template_arguments import EFFORT, template_arguments
 from ..openai.tool_use import ToolChoiceValue, ToolSet, ToolUse, tool_use_of
 from ..schema.fields import (

@@ -15,7 +15,7 @@ import attrs
 
 from ...runtime.text.call_arguments import shown_arguments
 from ..errors import ApiError, bad_field, unsupported
-from ..openai.message_fields import MESSAGES_MAX, Message
+from ..openai.fields.message_fields import MESSAGES_MAX, Message
 from ..openai.message_schema import PARTS_MAX
 from ..openai.template_arguments import with_reasoning
 from ..schema.fields import (

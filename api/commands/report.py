@@ -13,7 +13,7 @@ import attrs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ...engine.messages import BootPhase
+from ...engine.control_messages import BootPhase
 from ...nurseries.logs import HUMAN
 from ...runtime.event_lines import LineReport, sentence
 from ...runtime.events import (

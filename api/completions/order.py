@@ -21,12 +21,11 @@ from ...runtime.text.prompts import Prompt
 from ..anthropic.message_answer import MessageAnswer
 from ..anthropic.messages_request import MESSAGES_KIND, MessagesRequest, read_messages_request
 from ..openai.chat import AnsweredPrompt, ChatAnswer, ChatMessages
+from ..openai.chat_requests import ChatRequest, read_chat_request
 from ..openai.completion_requests import (
     CHAT_KIND,
     COMPLETIONS_KIND,
-    ChatRequest,
     CompletionsRequest,
-    read_chat_request,
     read_completions_request,
 )
 from ..openai.completions import CompletionsAnswer, usage_of

@@ -9,7 +9,8 @@ import attrs
 from ...runtime.frontend.adoption import AdoptedStream
 from ...runtime.messages import ForeignVerb
 from ..errors import completion_not_found, frontends_died
-from ..openai.completion_requests import ChatRequest, CompletionsRequest
+from ..openai.chat_requests import ChatRequest
+from ..openai.completion_requests import CompletionsRequest
 from ..schema.fields import JsonObject
 from ..streams.adoption import Adoption, KeptRequest, is_long, kept_request
 from ..streams.foreign import ForeignReader

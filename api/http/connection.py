@@ -16,9 +16,10 @@ from ...runtime.errors import RequestQuarantined
 from ...runtime.hands import ContentKind, Hands, Hold
 from ...transports.takeover.slot import EndForm
 from ..access_log import AccessEntry
+from ..connection_shares import LOCAL, InputShare
 from ..errors import ApiError, body_too_large, no_room, to_api_error
 from ..schema.fields import JsonObject, decode_object
-from ..settings import LOCAL, HttpLimits, InputShare
+from ..settings import HttpLimits
 from .answers import LAST_CHUNK, NO_SNIFFING, Headers, http_date, write_chunk, write_head
 from .held import HttpState, encode_position, encode_state
 from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head

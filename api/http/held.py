@@ -17,8 +17,8 @@ import msgspec
 
 from ...transports.takeover.slot import RECORD_BYTES_MAX, ConnectionSlot, EndForm
 from ...transports.takeover.tcp import SocketCalls
+from ..connection_shares import MemoryBudget
 from ..schema.fields import JsonObject
-from ..settings import MemoryBudget
 
 # A connection without a slot, such as an embedded server's.
 NO_SLOT = -1

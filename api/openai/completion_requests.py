@@ -1,7 +1,7 @@
-"""Request bodies of chat completions and completions: their fields, and typed requests.
+"""Request bodies of completions, and what chat completions share: their fields, and typed requests.
 
-Sans-IO: a JSON object in, `ChatRequest`, `CompletionsRequest` or a typed `ApiError` that names the
-field out. Sampling fields that OpenAI lacks are taken at the top level too, where vLLM's clients
+Sans-IO: a JSON object in, `CompletionsRequest` or a typed `ApiError` that names the field out.
+Sampling fields that OpenAI lacks are taken at the top level too, where vLLM's clients
 and benchmarks put them.
 """
 
@@ -12,22 +12,14 @@ import attrs
 
 from ...engine.request_options import NO_OPTIONS, RequestOptions
 from ...engine.sampling_params import CHOICES_MAX, TOKENS_MAX, SamplingParams
-from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
-from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
-from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, missing, wrong_type
-from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved, one_of
-from .field_rules import CHAT_ALTERNATIVES, CHAT_RULES, COMPLETIONS_RULES
-from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, TOOL_FIELDS, form_of
-from .option_fields import OPTION_FIELDS, RANK, request_options, top_level_options
-from .responses_fields import (
-    MODEL,
-    PROMPT_TOKENS_MAX,
-    RUNTIME_FIELD,
-    STREAM,
-    check_model,
-)
-from .sampling_fields import (
+from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, wrong_type
+from ..schema.tables import IS_EMPTY, Body, Field, Nested, Unserved, one_of
+from .fields.field_rules import COMPLETIONS_RULES
+from .fields.form_fields import ANSWER_FORMAT, FORMS, form_of
+from .fields.option_fields import OPTION_FIELDS, RANK, request_options, top_level_options
+from .fields.responses_fields import MODEL, PROMPT_TOKENS_MAX, RUNTIME_FIELD, STREAM, check_model
+from .fields.sampling_fields import (
     ALTERNATIVES,
     SAMPLING_FIELDS,
     UNSERVED_FIELDS,
@@ -36,8 +28,6 @@ from .sampling_fields import (
     sampling_field,
     sampling_params,
 )
-from .template_arguments import EFFORT, ENABLE_THINKING, TEMPLATE_ARGUMENTS, template_arguments
-from .tool_use import ToolUse, tool_use_of
 
 _PLAIN = ("temperature", "top_p", "prompt_logprobs")
 # The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
@@ -156,118 +146,6 @@ def read_shared(
         runtime=request_options(asked),
     )
     return options, sampling_params({**arguments, **extensions}, names)
-
-
-_MAX_TOKENS = sampling_field("max_tokens").kind
-_TOOLS = "the older name is not served; send `tools`"
-CHAT = Body(
-    {
-        "messages": Field(MESSAGES, "The conversation; required without token ids."),
-        "max_completion_tokens": Field(_MAX_TOKENS, "So many tokens at most; wins."),
-        "max_tokens": Field(_MAX_TOKENS, "The older name, which most clients send."),
-        "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
-        **SHARED_FIELDS,
-        "continue_final_message": Field(Unserved(IS_EMPTY, "an answer begins a new message")),
-        **TOOL_FIELDS,
-        "functions": Field(Unserved(IS_EMPTY, _TOOLS)),
-        "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
-        "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
-        "top_logprobs": Field(ALTERNATIVES, "Most likely tokens besides; needs `logprobs`."),
-        "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
-        "audio": Field(Unserved(NEVER, "audio is not served")),
-        "prediction": Field(Unserved(NEVER, "predictions are not served")),
-        "web_search_options": Field(Unserved(NEVER, "web search is not served")),
-        "chat_template": Field(Unserved(NEVER, "the server has its template (--chat-template)")),
-        "chat_template_kwargs": TEMPLATE_ARGUMENTS,
-        "enable_thinking": ENABLE_THINKING,
-        "reasoning_effort": EFFORT,
-        "include_reasoning": Field(FLAG, "Whether the answer has its reasoning; on by default."),
-        "echo": Field(Unserved(IS_EMPTY, "echo is served by /v1/completions")),
-        "moderation": Field(Unserved(NEVER, "nothing is moderated here")),
-    },
-    alternatives=CHAT_ALTERNATIVES,
-    rules=CHAT_RULES,
-)
-
-
-@attrs.frozen(kw_only=True)
-class ChatRequest:
-    """Chat request, validated."""
-
-    kind: ClassVar[str] = CHAT_KIND
-    # Its answer is always computed, and never begins with its prompt; see `CompletionsRequest`.
-    generates: ClassVar[bool] = True
-    keeps_output: ClassVar[bool] = True
-    echoes_logprobs: ClassVar[bool] = False
-    prompt: Prompt
-    sampling: SamplingParams
-    options: CompletionOptions
-    tools: ToolUse = attrs.field(factory=ToolUse)
-    # The answer has its reasoning.
-    with_reasoning: bool = True
-
-    @property
-    def names(self) -> dict[str, str]:
-        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
-        prompt = "messages" if isinstance(self.prompt, ChatPrompt) else "runtime.input_token_ids"
-        return {**self.options.names, "logprobs": "top_logprobs", "prompt": prompt}
-
-
-def read_chat_request(
-    body: JsonObject, *, model: str, answer_format: AnswerFormat = TEXT_ALONE
-) -> ChatRequest:
-    """Validate one body; `model` is the served one, which answers in this format.
-
-    Raises `ApiError`.
-    """
-    values = CHAT.read(body)
-    check_model(values.get("model"), model)
-    # The new name wins over the deprecated one, which most clients still send.
-    max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
-    logprobs = _read_logprobs(values)
-    options, sampling = read_shared(values, {}, max_tokens=max_tokens, logprobs=logprobs)
-    tools = tool_use_of(values, answer_format)
-    prompt = _read_prompt(values, options.input_token_ids, tools)
-    options, sampling = with_tools(tools, options, sampling)
-    return ChatRequest(
-        prompt=prompt,
-        sampling=sampling,
-        options=options,
-        tools=tools,
-        with_reasoning=values.get("include_reasoning", True),
-    )
-
-
-def with_tools(
-    tools: ToolUse, options: CompletionOptions, sampling: SamplingParams
-) -> tuple[CompletionOptions, SamplingParams]:
-    """Both, where calls must be readable and may have to come. Raises `ApiError`."""
-    sampling = tools.readable(sampling)
-    constrained = tools.constrained(sampling, options.form_field)
-    if constrained is not sampling:
-        options = attrs.evolve(options, form_field="tools")
-    return options, constrained
-
-
-def _read_logprobs(values: dict[str, Any]) -> int | None:
-    top: int = values.get("top_logprobs", 0)
-    if values.get("logprobs", False):
-        return top
-    if top:
-        raise bad_field("top_logprobs", "needs `logprobs`")
-    return None
-
-
-def _read_prompt(values: dict[str, Any], token_ids: list[int] | None, tools: ToolUse) -> Prompt:
-    if token_ids is not None:
-        if "messages" in values:
-            raise bad_field("runtime.input_token_ids", "replaces `messages`")
-        return token_ids
-    if "messages" not in values:
-        raise missing("messages")
-    opens = values.get("add_generation_prompt", True)
-    arguments = template_arguments(values, tools.answer_format)
-    return ChatPrompt(values["messages"], opens, tools.for_template, arguments)
 
 
 # The number of choices that one frontend has in flight by default; a larger batch would be refused

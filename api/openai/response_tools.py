@@ -20,7 +20,7 @@ from ...runtime.text.tool_calls import Tool, ToolChoice
 from ..errors import bad_field, unsupported
 from ..schema.fields import FunctionKind, JsonObject, ObjectFields, read_objects, wrong_type
 from ..schema.tables import Field
-from .message_fields import (
+from .fields.message_fields import (
     PARALLEL_CALLS,
     TOOLS_MAX,
     allowed_schema,

@@ -18,16 +18,17 @@ from ...runtime.text.answer_format import TEXT_ALONE, AnswerFormat
 from ..errors import ApiError, bad_field
 from ..schema.fields import TEXT, IntegerKind, JsonObject, ObjectFields
 from ..schema.tables import Body, Field
-from .message_fields import Message, form_of
-from .option_fields import RANK, request_options, top_level_options
-from .responses_fields import (
+from .fields.form_fields import form_of
+from .fields.message_fields import Message
+from .fields.option_fields import RANK, request_options, top_level_options
+from .fields.responses_fields import (
     INCLUDE_LOGPROBS,
     REFERENCE,
     RESPONSES,
     check_model,
     check_together,
 )
-from .sampling_fields import SAMPLING_FIELDS, sampling_arguments, sampling_params
+from .fields.sampling_fields import SAMPLING_FIELDS, sampling_arguments, sampling_params
 from .template_arguments import Scalar, template_arguments
 from .tool_use import ToolUse, tool_use_of
 

@@ -10,10 +10,10 @@ from ...runtime.text.prompts import ChatPrompt
 from ..errors import bad_field
 from ..schema.fields import FLAG, TEXT, JsonObject
 from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Unserved
-from .field_rules import TOKENIZE_ALTERNATIVES
-from .message_fields import MESSAGES, TOOLS
-from .responses_fields import MODEL, check_model
-from .sampling_fields import TokenIdsKind
+from .fields.field_rules import TOKENIZE_ALTERNATIVES
+from .fields.message_fields import MESSAGES, TOOLS
+from .fields.responses_fields import MODEL, check_model
+from .fields.sampling_fields import TokenIdsKind
 from .template_arguments import TEMPLATE_ARGUMENTS, template_arguments
 from .tool_use import tool_use_of
 

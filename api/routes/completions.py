@@ -17,12 +17,11 @@ from ..application import Call
 from ..completions.cursor import POSITION_CHARACTERS_MAX
 from ..errors import completion_not_found, to_api_error
 from ..http.connection import HttpConnection
+from ..openai.chat_requests import ChatRequest, read_chat_request
 from ..openai.completion_requests import (
     CHAT_KIND,
     COMPLETIONS_KIND,
-    ChatRequest,
     CompletionsRequest,
-    read_chat_request,
     read_completions_request,
 )
 from ..schema.fields import JsonObject, TextKind

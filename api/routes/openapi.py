@@ -13,7 +13,7 @@ import attrs
 
 from ... import __version__
 from ..application import Call
-from ..openai.option_fields import RANK, RANK_FIELD, RANK_HEADER
+from ..openai.fields.option_fields import RANK, RANK_FIELD, RANK_HEADER
 from ..schema.fields import JsonObject
 from ..schema.tables import NO_QUERY, Body, Query
 from ..streams.claims import HEADER, KEY

@@ -20,7 +20,7 @@ from ..application import Application, Call
 from ..errors import bad_field, to_api_error
 from ..http.answers import NO_SNIFFING
 from ..metrics import CONTENT_TYPE
-from ..openai.responses_fields import model_not_found
+from ..openai.fields.responses_fields import model_not_found
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
 from ..schema.fields import JsonObject
 

@@ -14,8 +14,9 @@ from ..errors import ApiError
 from ..http.access import ANONYMOUS, authorization_of
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
-from ..openai.completion_requests import CHAT, COMPLETIONS
-from ..openai.responses_fields import RESPONSES
+from ..openai.chat_requests import CHAT
+from ..openai.completion_requests import COMPLETIONS
+from ..openai.fields.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.fields import JsonObject
 from .admin import (

@@ -17,15 +17,15 @@ from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.frontend.tracing import set_traceparent
 from ..access_log import CLIENT_LEFT, AccessEntry, Asked
 from ..application import Application
+from ..connection_shares import LOCAL, InputShare
 from ..errors import ApiError, internal_error
 from ..http.access import SUBPROTOCOL, authorization_of_offer
 from ..http.connection import HttpConnection
 from ..http.held import NO_SLOT, HttpState, SessionState
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
-from ..openai.option_fields import RANK_HEADER_NAME, ranked
+from ..openai.fields.option_fields import RANK_HEADER_NAME, ranked
 from ..routes.table import SOCKET_PATH, authorize, dispatch, error_body
-from ..settings import LOCAL, InputShare
 from ..websocket.frames import Opening
 from ..websocket.session import go_on_with_websocket, run_websocket
 from .takeover import TakeoverRefused, end_trial, take_over

@@ -20,9 +20,9 @@ from ...nurseries.tasks.background import start_background_task_soon, waiting_fo
 from ...nurseries.tasks.service import open_service
 from ...transports.takeover.memory import SLOTS
 from ..application import Application
+from ..connection_shares import address_of
 from ..http.held import NO_SLOT
 from ..http.stream import BoundedStream
-from ..settings import address_of
 from .connection import run_connection
 
 # The whole answer above a limit: fixed bytes, nothing is read or parsed for it.

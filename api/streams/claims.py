@@ -37,7 +37,7 @@ import attrs
 import msgspec
 
 from ..errors import ApiError
-from ..openai.option_fields import unranked
+from ..openai.fields.option_fields import unranked
 from ..schema.fields import JsonObject
 
 HEADER = "Idempotency-Key"

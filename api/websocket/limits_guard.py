@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from ..settings import InputShare, SocketLimits
+from ..connection_shares import InputShare
+from ..settings import SocketLimits
 
 PROTOCOL_ERROR = 1002
 INVALID_TEXT = 1007

@@ -18,8 +18,8 @@ from ..access_log import AccessEntry
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.held import TurnState, encode_turn
-from ..openai.option_fields import ranked
-from ..openai.responses_fields import RESPONSES
+from ..openai.fields.option_fields import ranked
+from ..openai.fields.responses_fields import RESPONSES
 from ..openai.responses_request import (
     ResponseRequest,
     ResumeRequest,

@@ -23,7 +23,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...engine.messages import EngineReady
+from ...engine.control_messages import EngineReady
 from ...engine.sampling_params import SamplingParams
 from ...runtime.fleet.membership import EngineDirectory
 from ...runtime.frontend.frontend import Frontend

@@ -17,7 +17,7 @@ from ...nurseries.tasks.parking import Doorbell
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake
 from ...transports.control.passed_fds import close_fds
-from ..messages import BootPhase, WorkersChanged
+from ..control_messages import BootPhase, WorkersChanged
 
 PHASES = tuple(BootPhase)
 

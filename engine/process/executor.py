@@ -28,8 +28,8 @@ from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
+from ..control_messages import TreeReply, TreeRequest
 from ..errors import BootRefused, PromiseBroken, StepTimeout, WorkersDisagree
-from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, KVMemory, Mask, Step, StepResult, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings, open_step_rings

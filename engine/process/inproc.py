@@ -23,9 +23,9 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.thread import run_thread
 from ...transports.links.channel import Channel
 from ..config import EngineSettings
+from ..control_messages import EngineReady
 from ..core.engine_core import EngineCore
 from ..errors import InvalidParameter, StepFailed
-from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .server import EngineServer
 from .services import describe_engine, open_engine_services

@@ -39,13 +39,8 @@ from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
 from ..block_names import OpenNames, open_block_names
 from ..config import EngineSettings, worker_module_ahead
-from ..core.engine_core import EngineCore
-from ..core.kv_events import KVEventLog
-from ..errors import EngineError, PromiseBroken, refusal_of
-from ..messages import (
-    ENGINE_TO_FRONTEND,
+from ..control_messages import (
     ENGINE_TO_ROOT,
-    FRONTEND_TO_ENGINE,
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
@@ -55,6 +50,10 @@ from ..messages import (
     TreeReply,
     TreeRequest,
 )
+from ..core.engine_core import EngineCore
+from ..core.kv_events import KVEventLog
+from ..errors import EngineError, PromiseBroken, refusal_of
+from ..messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from ..place_memory import PlaceMemory
 from ..step_messages import WorkerReady
 from ..step_recorder import StepRecorder, open_recorder

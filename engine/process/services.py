@@ -18,8 +18,8 @@ from functools import partial
 from ...nurseries.processes.progress_page import ProgressSlot
 from ...nurseries.tasks.service import open_service
 from ..batch_table import BatchTable
+from ..control_messages import EngineReady
 from ..core.engine_core import EngineCore
-from ..messages import EngineReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .grammar_compiler import RunCompiler, run_grammar_compiler
 from .server import EngineServer

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import attrs
 
-from ..messages import BootPhase
+from ..control_messages import BootPhase
 from ..step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady
 
-# Called with a phase (`messages.BootPhase`) and the fraction of it that is done, from the loading
-# thread. Phases come in order, and each that is begun is reported as done, with 1.
+# Called with a phase (`control_messages.BootPhase`) and the fraction of it that is done, from the
+# loading thread. Phases come in order, and each that is begun is reported as done, with 1.
 Progress = Callable[[str, float], None]
 # Blocks until the mask of the step in hand is there.
 WaitMask = Callable[[], Mask]

@@ -30,8 +30,8 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.rings.ring_memory import READER_FDS, WRITER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
+from ..control_messages import BootPhase, TreeReply, TreeRequest
 from ..errors import EngineError, refusal_of
-from ..messages import BootPhase, TreeReply, TreeRequest
 from ..place_memory import PlaceMemory
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from ..step_recorder import open_recorder

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ...engine.messages import BootPhase
+from ...engine.control_messages import BootPhase
 from ...nurseries.processes.spares import APART
 
 # Half of the moments are at the beginning, where requests change state most.

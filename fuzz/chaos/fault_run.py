@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from ...engine.messages import BootPhase
+from ...engine.control_messages import BootPhase
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.tcp_client import reset
 from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
+from ...engine.control_messages import EngineReady
 from ...engine.errors import EngineDraining, EngineError, RequestRecalled
 from ...engine.messages import (
     AddRequest,
-    EngineReady,
     FinishReason,
     RequestEvent,
     RequestEventKind,
@@ -24,7 +24,8 @@ from ...engine.messages import (
 )
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import Fail, LedgerStatus
+from ...runtime.frontend.ledger_entry import LedgerStatus
+from ...runtime.frontend.replay_policy import Fail
 from ...transports.links.channel import Peer
 
 LENGTH = 6  # tokens of each request

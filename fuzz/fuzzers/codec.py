@@ -9,14 +9,8 @@ from random import Random
 
 import attrs
 
-from ...engine.messages import (
-    ENGINE_TO_FRONTEND,
-    ENGINE_TO_ROOT,
-    FRONTEND_TO_ENGINE,
-    ROOT_TO_ENGINE,
-    EngineInit,
-    EngineReady,
-)
+from ...engine.control_messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
+from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from ...engine.step_messages import CORE_TO_WORKER, WORKER_TO_CORE, WorkerInit, WorkerReady
 from ...transports.array import ITEM_BYTES, Array, Frame
 from ...transports.codec import (

@@ -12,7 +12,8 @@ import attrs
 import msgspec
 
 from ...api.application import Application
-from ...api.openai.completion_requests import CHAT, COMPLETIONS
+from ...api.openai.chat_requests import CHAT
+from ...api.openai.completion_requests import COMPLETIONS
 from ...api.serving.server import ConnectionSource, serve_connections
 from ...runtime.frontend.generation import Generator
 from ..doubles.served import (

@@ -27,8 +27,8 @@ from ...api.streams.foreign import ForeignStreams
 from ...engine.batch_table import open_batch_table
 from ...engine.block_names import open_block_names
 from ...engine.config import EngineSettings
+from ...engine.control_messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
 from ...engine.core.engine_core import EngineCore
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
 from ...engine.process import main as engine_process
 from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady

@@ -15,8 +15,8 @@ import trio
 
 from ...engine.block_names import drop_names
 from ...engine.config import EngineSettings
+from ...engine.control_messages import BootPhase
 from ...engine.errors import StepFailed, StepTimeout
-from ...engine.messages import BootPhase
 from ...engine.place_memory import PlaceMemory
 from ...engine.process.executor import LOSSES_MAX
 from ...engine.step_messages import KVMemory, Mask, NewRow, Step, StepResult, WorkerReady

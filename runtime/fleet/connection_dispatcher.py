@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...engine.messages import Drain
+from ...engine.control_messages import Drain
 from ...nurseries.tasks.changes import Changes
 from ..continuity.held_connections import HeldConnections
 from ..continuity.unavailable import UNAVAILABLE_AFTER_S, answer_unavailable

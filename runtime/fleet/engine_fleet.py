@@ -14,7 +14,13 @@ import trio
 
 from ...engine.batch_table import read_batches, read_forms, table_bytes
 from ...engine.config import EngineSettings, worker_module_ahead
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
+from ...engine.control_messages import (
+    ENGINE_TO_ROOT,
+    ROOT_TO_ENGINE,
+    EngineInit,
+    EngineReady,
+    Passed,
+)
 from ...nurseries.processes.watched import Watched
 from ..config import RuntimeSettings
 from ..continuity.estate import EngineEstate

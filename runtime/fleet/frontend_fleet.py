@@ -13,7 +13,7 @@ import attrs
 import msgspec
 import trio
 
-from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...engine.control_messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.processes.hang_watch import BLOCKED_S
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ...engine.messages import EngineReady, FrontendAddress, FrontendMembership
+from ...engine.control_messages import EngineReady, FrontendAddress, FrontendMembership
 from ..control.calls import EngineState
 from ..messages import EngineMember, EngineMembership, ForeignCall, ForeignOutcome, ForeignReply
 from .quarantine import Suspect

@@ -19,9 +19,9 @@ import attrs
 import msgspec
 import trio
 
+from ...engine.control_messages import TreeReply, TreeRequest
 from ...engine.errors import InvalidParameter
 from ...engine.grammar.text import check_grammar
-from ...engine.messages import TreeReply, TreeRequest
 from ...engine.structured_outputs import GrammarKind, StructuredOutputs
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.forked_call import CallLimits, ForkedCallDied, ForkedCalls

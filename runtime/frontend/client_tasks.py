@@ -1,9 +1,10 @@
 """Background tasks of the core client: outputs from engines, requests that wait too long, forms of
-requests from a journal.
+requests from a journal; and the wait for its engines.
 
 Apart from the client, all of whose calls are synchronous: these wait.
 """
 
+import math
 from itertools import groupby
 
 import trio
@@ -11,7 +12,8 @@ import trio
 from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.tasks.background import always_waits_for, start_background_task_soon, waiting_for
 from ...transports.links.channel import Channel
-from ..errors import FormsUnavailable
+from ..control.calls import EngineState
+from ..errors import FormsUnavailable, NoEngine
 from ..forms.form_client import FormChecker
 from .core_client import CoreClient
 from .ledger_entry import LedgerEntry
@@ -123,3 +125,25 @@ def _handle_checked(client: CoreClient, entry: LedgerEntry, refusal: EngineError
             entry.sink.fail(refusal)
     client.place_waiting()
     client.announce_waiting([entry])
+
+
+async def wait_engines(client: CoreClient, engines: int, link_up_s: float) -> None:
+    """Wait until all engines can take work, or at least one can and the others were given up.
+
+    Booting has its own deadlines. Raises `NoEngine` if engines are ready but their links do not
+    come up within `link_up_s`.
+    """
+    with waiting_for("the engines to be ready"):
+        while True:
+            states = [engine.state for engine in client.engines.health()]
+            ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
+            if ready and ready + failed == engines:
+                return
+            booted = [
+                member.state is EngineState.READY for member in client.engines.membership.engines
+            ]
+            links_due = sum(booted) + failed == engines
+            with trio.move_on_after(link_up_s if links_due else math.inf) as patience:
+                await client.engines_changed.wait()
+            if patience.cancelled_caught:
+                raise NoEngine(f"engines are ready, but not linked after {link_up_s:g} s")

@@ -18,10 +18,10 @@ from typing import assert_never
 import attrs
 import trio
 
+from ...engine.control_messages import EngineReady
 from ...engine.errors import EngineDraining
 from ...engine.messages import (
     AddRequest,
-    EngineReady,
     EngineStatistics,
     FinishReason,
     RequestEvent,
@@ -52,9 +52,9 @@ from ..journal.journal import AdmissionNote, Journal
 from ..messages import EngineMembership
 from .engine_view import EngineView
 from .ledger import Ledger
-from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, LedgerStatus, RequestSink, Send
+from .ledger_entry import NOTHING, Accepted, LedgerEntry, LedgerStatus, RequestSink, Send
 from .load_balancer import LeastLoaded
-from .replay_policy import PlaceOn
+from .replay_policy import Fail, PlaceOn
 from .utility_calls import UTILITY_TIMEOUT_S, UtilityCalls
 
 logger = logging.getLogger(__name__)

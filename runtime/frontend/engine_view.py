@@ -14,13 +14,13 @@ from collections.abc import Iterable
 import attrs
 
 from ...engine.batch_table import content_hash, form_hash
-from ...engine.messages import AddRequest, EngineReady
+from ...engine.control_messages import EngineReady
+from ...engine.messages import AddRequest
 from ...transports.links.channel import Peer
 from ..control.calls import EngineState
 from ..errors import NoEngine, RequestQuarantined
 from ..messages import EngineHealth, EngineMember, EngineMembership
-from .ledger_entry import Fail
-from .replay_policy import ReplayDecision
+from .replay_policy import Fail, ReplayDecision
 
 
 @attrs.define(eq=False)

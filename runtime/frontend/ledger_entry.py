@@ -344,14 +344,6 @@ class LedgerEntry:
 
 
 @attrs.frozen
-class Fail:
-    """Tell the client: the request ended with this error."""
-
-    entry: LedgerEntry
-    error: Exception
-
-
-@attrs.frozen
 class Send:
     """A message for one engine; if the channel refuses it, that is all right."""
 

@@ -27,11 +27,11 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from ...engine.control_messages import EngineReady
 from ...engine.errors import EngineDied, EngineError
-from ...engine.messages import EngineReady
 from ...transports.links.channel import Peer
 from ..config import ReplaySettings
-from .ledger_entry import Fail, LedgerEntry, LedgerStatus
+from .ledger_entry import LedgerEntry, LedgerStatus
 
 
 @attrs.frozen
@@ -41,6 +41,14 @@ class PlaceOn:
     entry: LedgerEntry
     peers: list[Peer]
     exact: bool
+
+
+@attrs.frozen
+class Fail:
+    """Tell the client: the request ended with this error."""
+
+    entry: LedgerEntry
+    error: Exception
 
 
 ReplayDecision = PlaceOn | Fail

@@ -2,7 +2,7 @@
 
 import attrs
 
-from ...engine.messages import BootPhase
+from ...engine.control_messages import BootPhase
 
 
 @attrs.frozen

@@ -14,8 +14,8 @@ import attrs
 import msgspec
 import trio
 
+from ...engine.control_messages import Failing, TreeReply, WorkersChanged
 from ...engine.errors import BootRefused
-from ...engine.messages import Failing, TreeReply, WorkersChanged
 from ...nurseries.processes.hang_watch import BLOCKED_S, Hang, ProcessHung
 from ...nurseries.processes.process import Process, ProcessSpec, open_process, shut_down_process
 from ...nurseries.processes.process_exit import ProcessDied, ProcessExit, ProcessStuck

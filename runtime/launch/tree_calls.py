@@ -3,7 +3,7 @@
 import attrs
 import trio
 
-from ...engine.messages import TreeReply, TreeRequest
+from ...engine.control_messages import TreeReply, TreeRequest
 from ...transports.control.channel import ControlChannel
 
 # "Control reply 2 s" of the design: a process in a long native call cannot answer sooner.

@@ -7,10 +7,11 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
+from triolet.api.connection_shares import LOCAL, MemoryBudget
 from triolet.api.errors import ApiError
 from triolet.api.http.held import FixedState, HeldStream
 from triolet.api.http.stream import BoundedStream
-from triolet.api.settings import LOCAL, MemoryBudget, ServerLimits, ServeSettings
+from triolet.api.settings import ServerLimits, ServeSettings
 from triolet.transports.takeover.memory import SLOT_BYTES
 from triolet.transports.takeover.slot import ConnectionSlot
 

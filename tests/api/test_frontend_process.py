@@ -24,7 +24,7 @@ from triolet.api.serving.server import open_queue_source
 from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
 from triolet.api.streams.foreign import ForeignStreams
 from triolet.engine.config import EngineSettings
-from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.engine.control_messages import Drain, TreeReply, TreeRequest
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.counter_page import open_counter_memory, open_counter_page

@@ -14,9 +14,9 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
+from triolet.api.connection_shares import LOCAL
 from triolet.api.http.held import HeldSlots
 from triolet.api.serving.connection import run_connection
-from triolet.api.settings import LOCAL
 from triolet.transports.takeover.memory import SLOT_BYTES
 from triolet.transports.takeover.tcp import make_countable
 

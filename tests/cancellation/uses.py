@@ -25,7 +25,7 @@ from triolet.api.commands.exits import EXIT_OK
 from triolet.api.commands.serve import serve
 from triolet.api.settings import settings_to_text
 from triolet.engine.config import EngineSettings
-from triolet.engine.messages import (
+from triolet.engine.control_messages import (
     ENGINE_TO_ROOT,
     ROOT_TO_ENGINE,
     Drain,
@@ -33,8 +33,8 @@ from triolet.engine.messages import (
     FrontendAddress,
     FrontendMembership,
     TreeRequest,
-    Utility,
 )
+from triolet.engine.messages import Utility
 from triolet.engine.process import main as engine_process
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, FrontendAddress
+from triolet.engine.control_messages import FrontendAddress
+from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from triolet.engine.process.inproc import open_inproc_engine
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.config import RuntimeSettings

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.engine.control_messages import Drain, TreeReply, TreeRequest
 from triolet.fuzz.simulator.kernel import Main, SimKernel, SimProcess, event_of
 from triolet.nurseries.processes.kernel import Kernel
 from triolet.nurseries.processes.process import Process

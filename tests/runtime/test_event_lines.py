@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from triolet.engine.messages import BootPhase
+from triolet.engine.control_messages import BootPhase
 from triolet.runtime import events
 from triolet.runtime.event_lines import PHASES, LineReport, sentence
 

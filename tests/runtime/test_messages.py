@@ -1,6 +1,6 @@
 """Every message between root and frontends survives the codec with its types."""
 
-from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.engine.control_messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.watched import Watch, Watched
 from triolet.runtime import messages
 from triolet.runtime.control import calls

@@ -12,8 +12,8 @@ import attrs
 import pytest
 import trio
 
+from triolet.engine.control_messages import FrontendAddress
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import FrontendAddress
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.chaos.fault_plan import POISON_SEED
@@ -26,13 +26,13 @@ from triolet.runtime.fleet.fleet_parts import FleetParts
 from triolet.runtime.fleet.form_fleet import FormFleet
 from triolet.runtime.fleet.membership import FrontendDirectory
 from triolet.runtime.forms.form_client import FormClient
+from triolet.runtime.frontend.client_tasks import wait_engines
 from triolet.runtime.runtime import (
     Runtime,
     make_frontend,
     make_settings,
     open_frontend_hub,
     open_frontend_services,
-    wait_engines,
 )
 from triolet.runtime.text.input_processor import InputProcessor
 from triolet.transports.links.channel import Peer

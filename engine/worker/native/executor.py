@@ -15,6 +15,7 @@ import attrs
 
 from ...block_names import drop_names
 from ...config import BLOCK_TOKENS, EngineSettings
+from ...control_messages import BootPhase
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
 from ...kernels.binding import Bytes, declare_functions
@@ -22,7 +23,6 @@ from ...kernels.layout import BF16_BYTES, Layout, kv_values, layout_fault
 from ...kernels.library import NativeUnavailable, open_library
 from ...kernels.model import NativeModel, cache_bytes
 from ...kernels.shared_memory import SharedMapping, has_all_pages, whole_pages
-from ...messages import BootPhase
 from ...model_config.config import ModelConfig, load_model_config
 from ...place_memory import PlaceMemory
 from ...step_messages import KVMemory, Step, StepResult, WorkerReady

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 
 from ...config import EngineSettings
-from ...messages import BootPhase
+from ...control_messages import BootPhase
 from ...model_config.config import load_model_limits
 from ...model_config.folder import CONFIG_FILE
 from ...step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady

@@ -14,9 +14,9 @@ import attrs
 import torch
 
 from ...config import EngineSettings
+from ...control_messages import BootPhase
 from ...errors import InvalidParameter
 from ...host import threads_default
-from ...messages import BootPhase
 from ...model.attention import kv_token_bytes
 from ...model.decoder import Decoder, attention_shape
 from ...model.layers import has_packed_linear

@@ -15,7 +15,8 @@ import msgspec
 
 from ....api.anthropic.messages_request import read_count_request, read_messages_request
 from ....api.errors import ApiError
-from ....api.openai.completion_requests import read_chat_request, read_completions_request
+from ....api.openai.chat_requests import read_chat_request
+from ....api.openai.completion_requests import read_completions_request
 from ....api.openai.responses_request import (
     read_credit,
     read_event_id,

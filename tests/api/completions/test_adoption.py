@@ -14,7 +14,8 @@ from triolet.api.completions.order import CompletionOrder
 from triolet.api.completions.service import Reader
 from triolet.api.errors import ApiError
 from triolet.api.http.access import ANONYMOUS
-from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
+from triolet.api.openai.chat_requests import read_chat_request
+from triolet.api.openai.completion_requests import read_completions_request
 from triolet.api.streams.adoption import LONG_TOKENS
 from triolet.api.streams.claims import HEADER_NAME
 from triolet.runtime.config import ReplaySettings

@@ -3,6 +3,7 @@
 import attrs
 import pytest
 
+from triolet.api.connection_shares import MemoryBudget
 from triolet.api.http.held import (
     BUDGET_BYTES,
     NOT_HELD,
@@ -17,7 +18,6 @@ from triolet.api.http.held import (
     http_state_behind,
     session_with,
 )
-from triolet.api.settings import MemoryBudget
 from triolet.transports.takeover.memory import SLOT_BYTES
 from triolet.transports.takeover.slot import ConnectionSlot, EndForm, SlotRecord
 

@@ -12,8 +12,12 @@ import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.completion_requests import COMPLETIONS
-from triolet.api.openai.responses_fields import RESPONSES, RUNTIME
-from triolet.api.openai.sampling_fields import sampling_arguments, sampling_field, sampling_params
+from triolet.api.openai.fields.responses_fields import RESPONSES, RUNTIME
+from triolet.api.openai.fields.sampling_fields import (
+    sampling_arguments,
+    sampling_field,
+    sampling_params,
+)
 from triolet.api.routes.table import ROUTES
 from triolet.api.schema.tables import Body
 from triolet.engine.sampling_params import SamplingParams

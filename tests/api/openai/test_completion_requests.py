@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from triolet.api.errors import ApiError
+from triolet.api.openai.chat_requests import ChatRequest, read_chat_request
 from triolet.api.openai.completion_requests import (
     PROMPTS_MAX,
-    ChatRequest,
     CompletionsRequest,
-    read_chat_request,
     read_completions_request,
 )
 from triolet.api.openai.tokenizer_request import (

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
-from triolet.api.openai.message_fields import TOOL_CHOICE, TOOLS
+from triolet.api.openai.chat_requests import read_chat_request
+from triolet.api.openai.completion_requests import read_completions_request
+from triolet.api.openai.fields.message_fields import TOOL_CHOICE, TOOLS
 from triolet.api.openai.response_tools import RESPONSE_TOOL_FIELDS
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.openai.tool_use import ToolChoiceValue, ToolUse

@@ -7,7 +7,7 @@ import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.chat import ChatMessages
-from triolet.api.openai.completion_requests import ChatRequest, read_chat_request
+from triolet.api.openai.chat_requests import ChatRequest, read_chat_request
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.openai.template_arguments import ARGUMENT_CHARACTERS_MAX, ARGUMENTS_MAX
 from triolet.api.openai.tokenizer_request import read_tokenize_request

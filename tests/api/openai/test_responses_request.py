@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.message_fields import MESSAGES_MAX
-from triolet.api.openai.responses_fields import RESPONSES, check_model
+from triolet.api.openai.fields.message_fields import MESSAGES_MAX
+from triolet.api.openai.fields.responses_fields import RESPONSES, check_model
 from triolet.api.openai.responses_request import (
     ResponseRequest,
     ResumeRequest,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from triolet.api.openai.option_fields import RANK, RANK_HEADER
+from triolet.api.openai.fields.option_fields import RANK, RANK_HEADER
 from triolet.engine.errors import InvalidParameter
 from triolet.runtime.errors import NoEngine
 

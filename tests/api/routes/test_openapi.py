@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from triolet.api.openai.option_fields import RANK_HEADER
+from triolet.api.openai.fields.option_fields import RANK_HEADER
 from triolet.api.routes import completions as completion_routes
 from triolet.api.routes import responses as response_routes
 from triolet.api.routes.openapi import Route, openapi_document

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.sampling_fields import TokenIdsKind
+from triolet.api.openai.fields.sampling_fields import TokenIdsKind
 from triolet.api.schema.fields import FlagKind, IntegerKind, Kind, NumberKind, TextKind, TextsKind
 from triolet.api.schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Query, Unserved, one_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from triolet.api.openai.completion_requests import CHAT
-from triolet.api.openai.responses_fields import RESPONSES
+from triolet.api.openai.chat_requests import CHAT
+from triolet.api.openai.fields.responses_fields import RESPONSES
 from triolet.api.schema.fields import JsonObject
 from triolet.api.schema.tables import EVENT_FIELDS, NAMES_MAX, UnknownFields
 from triolet.api.settings import IGNORE, REFUSE

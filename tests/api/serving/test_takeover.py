@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from triolet.api.application import Application
+from triolet.api.connection_shares import MemoryBudget
 from triolet.api.http.held import (
     FixedState,
     HeldStream,
@@ -21,7 +22,6 @@ from triolet.api.http.held import (
     encode_state,
 )
 from triolet.api.serving.takeover import LIVES_MAX
-from triolet.api.settings import MemoryBudget
 from triolet.transports.takeover.memory import SLOT_BYTES
 from triolet.transports.takeover.slot import ConnectionSlot, EndForm
 

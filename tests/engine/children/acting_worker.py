@@ -15,7 +15,7 @@ from functools import partial
 import attrs
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.messages import BootPhase
+from triolet.engine.control_messages import BootPhase
 from triolet.engine.place_memory import PlaceMemory
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import Pause, Progress, WaitMask, WorkerExecutor

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, WorkersChanged
+from triolet.engine.control_messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, WorkersChanged
 from triolet.engine.process.boot_reports import BootReports
 from triolet.nurseries.processes.process import open_process
 from triolet.nurseries.tasks.background import start_background_task

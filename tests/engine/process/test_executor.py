@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from triolet.engine.config import WORKER_MODULE, EngineSettings
+from triolet.engine.control_messages import TreeReply, TreeRequest
 from triolet.engine.errors import StepFailed, WorkersDisagree
-from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.nurseries.processes.process import Process

@@ -13,10 +13,8 @@ import pytest
 import trio
 
 from triolet.engine.config import WORKER_MODULE, EngineSettings
-from triolet.engine.messages import (
-    ENGINE_TO_FRONTEND,
+from triolet.engine.control_messages import (
     ENGINE_TO_ROOT,
-    FRONTEND_TO_ENGINE,
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
@@ -28,6 +26,7 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
+from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from triolet.engine.process.executor import LOSSES_MAX
 from triolet.engine.process.main import TREE_TASKS_MAX
 from triolet.nurseries.processes.death_watch import wait_process_gone

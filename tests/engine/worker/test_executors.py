@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.control_messages import BootPhase
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.engine.messages import BootPhase
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import WorkerExecutor, no_pause

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.control_messages import TreeReply, TreeRequest
 from triolet.engine.kernels.library import native_fault
-from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
     WORKER_TO_CORE,

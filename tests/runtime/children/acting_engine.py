@@ -28,7 +28,7 @@ import attrs
 import msgspec
 import trio
 
-from triolet.engine.messages import (
+from triolet.engine.control_messages import (
     ENGINE_TO_ROOT,
     ROOT_TO_ENGINE,
     Drain,

@@ -30,7 +30,7 @@ import attrs
 import msgspec
 import trio
 
-from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.engine.control_messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds, run_child
 from triolet.nurseries.processes.process_exit import EXIT_HANDED_OVER
 from triolet.nurseries.tasks.task_tree import ProcessTree

@@ -15,8 +15,8 @@ import attrs
 import pytest
 import trio
 
+from triolet.engine.control_messages import FrontendMembership
 from triolet.engine.errors import BootRefused
-from triolet.engine.messages import FrontendMembership
 from triolet.runtime.config import JournalSettings, RuntimeTimes
 from triolet.runtime.continuity.journal_folder import open_journal_folder
 from triolet.runtime.control.calls import ControlQuestion

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.messages import FrontendAddress
+from triolet.engine.control_messages import FrontendAddress
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.fleet.membership import (
     EngineDirectory,

@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from triolet.engine.control_messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
 from triolet.engine.errors import BootRefused
-from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
 from triolet.fuzz.doubles.scripted_child import ScriptedChild
 from triolet.nurseries.processes.boot import EXIT_SHORTAGE
 from triolet.nurseries.processes.hang_watch import ProcessHung

@@ -7,10 +7,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from triolet.engine.control_messages import EngineReady
 from triolet.engine.errors import EngineDraining, EngineError, RequestRecalled
 from triolet.engine.messages import (
     AddRequest,
-    EngineReady,
     FinishReason,
     RequestEvent,
     RequestEventKind,
@@ -22,8 +22,8 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.ledger import Ledger
-from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, LedgerStatus
-from triolet.runtime.frontend.replay_policy import ReplayPolicy
+from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus
+from triolet.runtime.frontend.replay_policy import Fail, ReplayPolicy
 from triolet.transports.links.channel import Peer
 
 _E = RequestEventKind

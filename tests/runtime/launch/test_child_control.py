@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.engine.messages import TreeReply, TreeRequest
+from triolet.engine.control_messages import TreeReply, TreeRequest
 from triolet.runtime.launch.child_control import ChildControl
 from triolet.runtime.messages import ServerNews
 from triolet.transports.control.channel import ControlChannel

@@ -12,8 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.engine.errors import BootRefused
-from triolet.engine.messages import (
+from triolet.engine.control_messages import (
     ENGINE_TO_ROOT,
     ROOT_TO_ENGINE,
     Drain,
@@ -21,6 +20,7 @@ from triolet.engine.messages import (
     FrontendMembership,
     WorkersChanged,
 )
+from triolet.engine.errors import BootRefused
 from triolet.fuzz.other_process import kept_from_ending
 from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.hang_watch import ProcessHung

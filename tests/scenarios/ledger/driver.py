@@ -23,8 +23,8 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import ReplaySettings
 from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_A_TERM, Ledger
-from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, Send
-from triolet.runtime.frontend.replay_policy import ReplayDecision, ReplayPolicy
+from triolet.runtime.frontend.ledger_entry import LedgerEntry, Send
+from triolet.runtime.frontend.replay_policy import Fail, ReplayDecision, ReplayPolicy
 from triolet.runtime.journal.records import Placement
 from triolet.transports.links.channel import Peer
 

@@ -4,7 +4,7 @@ Sans-IO: constants. Each is held by the reader of the body, whose errors name th
 no schema can say are the reader's alone: a name that is among others, a number below another one.
 """
 
-from ..schema.fields import JsonObject
+from ...schema.fields import JsonObject
 
 Rules = tuple[JsonObject, ...]
 

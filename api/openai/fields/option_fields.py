@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...engine.errors import InvalidParameter
-from ...engine.request_options import NO_OPTIONS, OPTIONS, RequestOptions
-from ...engine.sampling_params import TOKENS_MAX
-from ..errors import bad_field, to_api_error
-from ..schema.fields import FunctionKind, IntegerKind, JsonObject, Kind, TextKind
-from ..schema.tables import Field
-from ..settings import MERGE_MS_MAX
+from ....engine.errors import InvalidParameter
+from ....engine.request_options import NO_OPTIONS, OPTIONS, RequestOptions
+from ....engine.sampling_params import TOKENS_MAX
+from ...errors import bad_field, to_api_error
+from ...schema.fields import FunctionKind, IntegerKind, JsonObject, Kind, TextKind
+from ...schema.tables import Field
+from ...settings import MERGE_MS_MAX
 from .sampling_fields import kind_of
 
 RANK, RANK_HEADER = "data_parallel_rank", "X-data-parallel-rank"

@@ -9,10 +9,10 @@ is at the end.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...engine.sampling_params import LOGPROBS_MAX
-from ...runtime.text.call_arguments import read_arguments
-from ..errors import ApiError, bad_field, unsupported
-from ..schema.fields import (
+from ....engine.sampling_params import LOGPROBS_MAX
+from ....runtime.text.call_arguments import read_arguments
+from ...errors import ApiError, bad_field, unsupported
+from ...schema.fields import (
     FLAG,
     TEXT,
     FunctionKind,
@@ -27,25 +27,15 @@ from ..schema.fields import (
     read_objects,
     wrong_type,
 )
-from ..schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved
+from ...schema.tables import IS_EMPTY, NEVER, Body, Field, Nested, Unserved
+from ..message_schema import MESSAGE_SCHEMA
+from ..response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
+from ..template_arguments import ENABLE_THINKING, REASONING, TEMPLATE_ARGUMENTS, with_reasoning
 from .field_rules import RESPONSES_ALTERNATIVES, RESPONSES_RULES
-from .message_fields import (
-    MESSAGES_MAX,
-    TEXT_OPTIONS,
-    Message,
-    read_content,
-    read_message,
-)
-from .message_schema import MESSAGE_SCHEMA
+from .form_fields import TEXT_OPTIONS
+from .message_fields import MESSAGES_MAX, Message, read_content, read_message
 from .option_fields import OPTION_FIELDS, RANK, RANK_FIELD, RESPONSES_OPTIONS
-from .response_tools import RESPONSE_TOOL_FIELDS, custom_arguments, shown_name
-from .sampling_fields import (
-    SAMPLING_FIELDS,
-    UNSERVED_FIELDS,
-    TokenIdsKind,
-    sampling_field,
-)
-from .template_arguments import ENABLE_THINKING, REASONING, TEMPLATE_ARGUMENTS, with_reasoning
+from .sampling_fields import SAMPLING_FIELDS, UNSERVED_FIELDS, TokenIdsKind, sampling_field
 
 # OpenAI has eight things to include; of those that we know, this one has an effect.
 INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128

@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 
-from ...engine import parameter_bounds as bounds
-from ...engine.errors import InvalidParameter
-from ...engine.parameter_bounds import TOKEN_ID_MAX
-from ...engine.sampling_params import (
+from ....engine import parameter_bounds as bounds
+from ....engine.errors import InvalidParameter
+from ....engine.parameter_bounds import TOKEN_ID_MAX
+from ....engine.sampling_params import (
     LOGIT_BIAS_ITEMS_MAX,
     LOGIT_BIAS_MAX,
     LOGPROBS_MAX,
@@ -25,8 +25,8 @@ from ...engine.sampling_params import (
     TRUNCATE_TO_MODEL,
     SamplingParams,
 )
-from ..errors import bad_field, to_api_error
-from ..schema.fields import (
+from ...errors import bad_field, to_api_error
+from ...schema.fields import (
     FLAG,
     FLOAT_INTEGER_MAX,
     FunctionKind,
@@ -41,8 +41,8 @@ from ..schema.fields import (
     read_object,
     wrong_type,
 )
-from ..schema.tables import IS_EMPTY, Field, Unserved
-from .message_fields import STRUCTURED_OUTPUTS
+from ...schema.tables import IS_EMPTY, Field, Unserved
+from .form_fields import STRUCTURED_OUTPUTS
 
 _BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
 _ALTERNATIVES = IntegerKind(minimum=0, maximum=LOGPROBS_MAX)

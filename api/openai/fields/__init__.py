@@ -1,0 +1,1 @@
+"""Fields of the bodies of all surfaces: kinds, bounds, names, and how each is read."""
