@@ -65,7 +65,7 @@ PROCESSES = {
 # Modules of the house that a command loads which needs no settings.
 START = {
     "api.commands.peer_options", "api.commands.sources", "command_line", "engine.errors",
-    "nurseries.processes.heap", "nurseries.processes.last_words", "nurseries.processes.spawned",
+    "nurseries.processes.last_words", "nurseries.processes.spawned",
 }  # fmt: skip
 CLIENT = START | {
     "api.commands.exits", "nurseries.plain_text", "nurseries.tasks.background",
