@@ -196,6 +196,8 @@ class ResponseStream(Stream):
             response = event.get("response")
             if response is not None:
                 del response["created_at"]
+                # An engine that goes on with it may find what the one before had computed.
+                (response["usage"] or {}).pop("input_tokens_details", None)
             before = found[-1] if found else {}
             if event["type"].endswith(".delta") and before.get("type") == event["type"]:
                 before["delta"] += event["delta"]

@@ -1,6 +1,7 @@
 """kill -9 of frontends and engines in mid-stream: every kind of stream is the same as without.
 
-Connections go on, with the bundled model, or clients come back by number: a server for each.
+Connections go on, or clients come back by number: a server for each. Steps take their time, so that
+streams are under way when they are to be, whatever else the machine does.
 """
 
 import os
@@ -25,6 +26,7 @@ from .server import DEADLINE_S, Server, module_server, recovered, wait_until
 
 pytestmark = pytest.mark.slow
 
+SLOWLY = ("--executor", "null", "--null-step", "0.01")
 GUESSES = 40
 GO_ON = "requests go on at"
 
@@ -66,7 +68,8 @@ def open_started(folder: pathlib.Path, engines: int, *options: str) -> Iterator[
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    with open_started(tmp_path_factory.mktemp("held"), 2, "--restart-limit", "100") as started:
+    folder = tmp_path_factory.mktemp("held")
+    with open_started(folder, 2, "--restart-limit", "100", *SLOWLY) as started:
         yield started
 
 
@@ -107,8 +110,7 @@ async def test_a_stream_that_outlasts_the_grace_of_a_restart_goes_on(beside: Sta
 
 @pytest.fixture
 def by_number(tmp_path: pathlib.Path) -> Iterator[Started]:
-    slowly = ("--executor", "null", "--null-step", "0.01")
-    with open_started(tmp_path, 1, "--no-takeover", *slowly) as started:
+    with open_started(tmp_path, 1, "--no-takeover", *SLOWLY) as started:
         yield started
 
 
