@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 PATH = "/v1/responses"
 # Of each journal, when the machine dies.
 LOST_BYTES = 3000
+OF_ANOTHER_FILE = b"\xff" * 64
 STORY: dict[str, Any] = {
     "input": "Tell me a story about a fox.",
     "max_output_tokens": 400,
@@ -48,6 +49,9 @@ async def kill_and_restart(server: Server, lost_bytes: int = 0) -> None:
         await wait_until(lambda: not marked_processes(server.mark), "all processes end")
         for path in (server.folder / "journal").glob("frontend-*"):
             os.truncate(path, max(2**20, path.stat().st_size - lost_bytes))
+            # A cut between two records is none to a reader, but by the boot of the machine.
+            with path.open("ab") as file:
+                file.write(OF_ANOTHER_FILE)
     server.spawn()
     await server.wait_ready()
 
