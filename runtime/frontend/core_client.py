@@ -211,10 +211,10 @@ class CoreClient:
         now, placed, failed = trio.current_time(), Counter[Peer](), 0
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
         moving = Counter[Peer]()  # how many more these will have
-        has = self.ledger.placed
-        movable = has.queued() if len(self._taking) > 1 else []
-        movable += [each for peer in self.engines.silent for each in has.of(peer).values()]
-        for decision in self.ledger.replays.decide(now, movable):
+        silent = self.engines.silent
+        may_move = len(self._taking) > 1 or silent
+        queued = self.ledger.placed.queued(silent) if may_move else ()
+        for decision in self.ledger.replays.decide(now, queued):
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
@@ -223,7 +223,7 @@ class CoreClient:
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
                         peer = self.balancer.choose(self.ledger.placed.count, peers)
-                    if entry.peer in self.engines.silent:
+                    if entry.peer in silent:
                         self._carry_out(self.ledger.handle_moved(entry, now))
                     elif entry.peer is not None:
                         self._recall(entry, peer, moving)

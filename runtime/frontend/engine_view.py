@@ -62,6 +62,8 @@ class EngineView:
         gone = over | (self._ready.keys() - ready.keys())
         self._ready = ready
         self._draining.clear()
+        # The news of a silence may be slower than that of an end.
+        self.silent = {peer for peer in self.silent if not self.is_over(peer)}
         return {peer: self._cause_of(peer) for peer in sorted(gone)}
 
     def missing(self, peers: Iterable[Peer]) -> dict[Peer, str]:
@@ -133,8 +135,9 @@ class EngineView:
 
         By the channel's own objects: what an engine says is compared by identity first.
         """
-        takes = self._linked & self._ready.keys() - self._draining - self.silent
-        return {peer: self._ready[peer] for peer in sorted(self._linked) if peer in takes}
+        idle = self._draining | self.silent
+        takes = sorted(p for p in self._linked if p in self._ready and p not in idle)
+        return {peer: self._ready[peer] for peer in takes}
 
     def expected(self) -> frozenset[str]:
         """Numerics ids of the engines that are there or may come back."""

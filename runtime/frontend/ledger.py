@@ -265,7 +265,7 @@ class Ledger:
         """
         assert entry.peer is not None
         abort, error = entry.abort(), EngineDied(str(entry.peer), "is silent")
-        entry.attempts = max(entry.attempts - 1, 0)
+        entry.attempts -= 1
         self._lose(entry, error, now)
         return abort
 

@@ -7,7 +7,7 @@ Sans-IO.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -44,9 +44,15 @@ class PlacedRequests:
         """Whether any engine has a request as this one."""
         return any(attempt in entries for entries in self._of.values())
 
-    def queued(self) -> list[LedgerEntry]:
-        """Requests that still wait in the queue of their engine, by what engines say."""
-        return [each for placed in self._of.values() for each in placed.values() if each.is_queued]
+    def queued(self, silent: Container[Peer] = ()) -> list[LedgerEntry]:
+        """Requests that still wait in the queue of their engine, by what engines say; of `silent`
+        engines, which may have begun any, all."""
+        return [
+            each
+            for peer, placed in self._of.items()
+            for each in placed.values()
+            if each.is_queued or peer in silent
+        ]
 
     def add(self, entry: LedgerEntry) -> None:
         """Add a request under its engine and its attempt, which is the newest of all."""

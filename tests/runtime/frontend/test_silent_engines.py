@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import trio
 
+from triolet.engine.messages import RequestEvent, RequestEventKind, StepOutputs
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.transports.links.channel import Peer, PeerHeard, PeerSilent
+from triolet.transports.links.channel import Peer, PeerHeard, PeerSilent, Received
 
 PARAMS = SamplingParams(max_tokens=60, seed=1, ignore_eos=True)
 WINDOW = 4  # an engine stands still until its reader has read so many
@@ -106,4 +107,35 @@ async def test_a_request_waits_for_a_silent_engine_and_is_refused_by_none_that_i
             assert len((await stream.collect()).token_ids) == 60
         client.handle_event(PeerSilent(silent, 1.0))
         bed.lose_engine(silent.rank)
+        assert not client.engines.silent
+
+
+async def test_what_waits_in_the_queue_of_a_silent_engine_is_moved_once(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened)
+        silent = holder(client, stream)
+        (entry,) = client.ledger.entries()
+        assert silent is not None
+        queued = entry.output_of(RequestEvent(RequestEventKind.QUEUED))
+        client.handle_event(Received(silent, StepOutputs(1, [queued])))
+        assert client.ledger.placed.queued({silent}) == [entry]
+        client.handle_event(PeerSilent(silent, 1.0))
+        assert client.ledger.sent_again == 1
+
+
+async def test_news_of_a_silence_that_come_after_an_end_are_forgotten_with_it(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        client: CoreClient = bed.client
+        (silent,) = client.balancer.engines
+        bed.lose_engine(silent.rank)
+        client.handle_event(PeerSilent(silent, 1.0))
+        client.apply_membership(bed.directory.handle_starting(silent.rank, silent.epoch + 1))
         assert not client.engines.silent
