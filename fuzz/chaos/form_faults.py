@@ -6,7 +6,6 @@ a bomb it is refused, and those beside it are answered.
 """
 
 import contextlib
-import math
 
 import trio
 
@@ -31,9 +30,6 @@ from .served_run import epochs_of, serving
 ASKERS_MIN, ASKERS_MAX = 3, 6
 # A check that was seen twice lingers; others are over by then.
 LOOKS_S = 0.1
-# A bomb is refused after two checks, of up to five seconds of a processor each, at low priority:
-# beside other programs these are more than the half minute for which a check is waited for.
-BOMBS_MAX = 5
 
 
 async def run_form_fault(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -> None:
@@ -116,12 +112,9 @@ async def _ask(runner: FaultRunner, fault: Fault, who: str, burden: FormBurden) 
     name = f"form {who} of fault {fault.number} ({fault.kind} {fault.place})"
     script = FORMED[(fault.number + len(who)) % len(FORMED)]
     body = script.body(f"{trio.current_time()} {name} {burden}")
-    asked_max = 1 if burden is FormBurden.LINGER else BOMBS_MAX
-    left = math.inf if runner.patience > 1 else asked_max
     while True:
         history = start_history(name, script, fault.transport, key=runner.key)
         seconds = STREAM_DEADLINE_S * runner.patience
         await read_once(runner.open(fault), body, history, seconds)
-        left -= 1
-        if history.code != NO_FORMS or left < 1:
+        if history.code != NO_FORMS or runner.patience == 1:
             return history

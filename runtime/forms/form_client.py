@@ -79,8 +79,9 @@ class FormClient:
                     self._ended.pop(check.digest, None)
             verdict = check.verdict
         if verdict is None:
-            begun = "its check has not ended yet" if check.check_id else ""
-            raise FormsUnavailable(begun or "no process is there to check it")
+            if check.check_id:
+                raise FormsUnavailable("its check has not ended yet")
+            raise FormsUnavailable("no process is there to check it")
         verdict.raise_refusal()
 
     def handle_link(self, link: socket.socket) -> None:
