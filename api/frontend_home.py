@@ -95,8 +95,8 @@ async def open_frontend_home(
 ) -> AsyncIterator[FrontendHome]:
     """The home of this process, with its descriptors by name, which the caller owns.
 
-    Engines hear of it when the root lists its endpoints. `changes` are
-    notified of what comes and goes.
+    Engines hear of it when the root lists its endpoints; `changes` are notified of all that comes
+    and goes.
     """
     runtime, me = settings.runtime, Peer("frontend", init.rank, init.epoch)
     async with open_frontend_hub(init.run_id, me) as channel:
@@ -130,7 +130,7 @@ async def open_frontend_home(
                 async with (
                     application.totals.open_page(fds.get("counters"), init.rank),
                     open_span_export(
-                        *(tracer, has_spans, url, os.environ), counters=application.counters
+                        tracer, has_spans, url, os.environ, counters=application.counters
                     ),
                     open_frontend_services(channel, frontend.client),
                     open_service(

@@ -171,7 +171,7 @@ class FrontendProcess:
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(
-            *(self.load, self.control.send, self.home.application.changes, self.load_period_s)
+            self.load, self.control.send, self.home.application.changes, self.load_period_s
         )
         self._watched = WatchedProcess(
             WatchedFrontend(self._name, self.home.frontend.client.ledger, self._facts),

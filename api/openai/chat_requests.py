@@ -61,7 +61,7 @@ class ChatRequest:
     """Chat request, validated."""
 
     kind: ClassVar[str] = CHAT_KIND
-    # Its answer is always computed, and never begins with its prompt; see `CompletionsRequest`.
+    # The answer is always computed, and never begins with its prompt; see `CompletionsRequest`.
     generates: ClassVar[bool] = True
     keeps_output: ClassVar[bool] = True
     echoes_logprobs: ClassVar[bool] = False

@@ -13,7 +13,7 @@ from ..openai.logprobs import Entry
 from ..openai.response_events import Delta, ResponseEvents
 from ..schema.fields import JsonObject
 
-# One number of an array, with room to grow; the arrays of logprobs beside what is in them.
+# Size of one number in an array that has room to grow, and of the arrays of logprobs when empty.
 NUMBER_BYTES, LOGPROBS_BYTES = 5, 512
 
 
@@ -24,7 +24,7 @@ class AskedTokens:
     events: ResponseEvents
     # Deltas show their tokens: the request asked for ids or logprobs. Then none is silent.
     are_shown: bool = attrs.field(init=False)
-    # None if they are not kept; some are kept that are not shown.
+    # Output tokens, where the request or the conversation's next turn wants them; else None.
     ids: "array[int] | None" = attrs.field(init=False)
     logprobs: Logprobs | None = attrs.field(default=None, init=False)
     # Count of output tokens at each delta, with tools; without, each delta is one.
@@ -40,8 +40,8 @@ class AskedTokens:
 
     @property
     def size_bytes(self) -> int:
-        """About what they take, but for the counts at deltas."""
-        size = NUMBER_BYTES * len(self.ids or ())
+        """About what they take."""
+        size = NUMBER_BYTES * (len(self.ids or ()) + len(self.ends or ()))
         return size + (0 if self.logprobs is None else LOGPROBS_BYTES + self.logprobs.size_bytes)
 
     def append(self, output: GenerationOutput) -> None:

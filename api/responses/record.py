@@ -126,8 +126,7 @@ class ResponseRecord:
     @property
     def extra_bytes(self) -> int:
         """About what it takes to keep it, beside the text: places of deltas, events, logprobs."""
-        arrays = (self._numbers is not None) + (self._asked.ends is not None)
-        size = (DELTA_BYTES + NUMBER_BYTES * arrays) * self.delta_count
+        size = DELTA_BYTES * self.delta_count + NUMBER_BYTES * len(self._numbers or ())
         size += MARK_BYTES * len(self.marks[MARKS_ALWAYS:]) + ITEM_BYTES * len(self.items[1:])
         size += NOTICE_BYTES * sum(mark.notice is not None for mark in self.marks)
         return size + self._asked.size_bytes

@@ -44,7 +44,7 @@ class StartFigures:
     frontend_s: Series
     engine_boot_s: Series
     resident_mib: dict[str, float]
-    # Of all processes together, with their spares, that have nothing to do.
+    # Cores that all processes use together, spares included, when they have nothing to do.
     idle_cores: Series
 
 

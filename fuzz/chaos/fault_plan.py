@@ -69,7 +69,7 @@ class Family(enum.StrEnum):
 
 
 class FaultKind(enum.StrEnum):
-    """What is done: as people read it, to whose process, and how."""
+    """Kind of fault: its name for people, whose process it hits, and how."""
 
     hit: Hit
     family: Family
@@ -87,10 +87,10 @@ class FaultKind(enum.StrEnum):
     KILL_SUCCESSOR = "kill successor", Hit.ENGINE, Family.KILL
     # An engine that was stopped before.
     KILL_STOPPED = "kill stopped", Hit.ENGINE, Family.KILL
-    # Of two: all there are.
+    # Two engines, which are all.
     KILL_ENGINES = "kill two engines", Hit.ENGINE, Family.KILL
     KILL_PAIR = "kill engine, frontend", Hit.ENGINE, Family.KILL
-    # For good once, as the last act.
+    # A campaign does this once, as its last act.
     KILL_ROOT = "kill root", Hit.ROOT, Family.KILL
     STOP_WORKER = "stop worker", Hit.WORKER, Family.STOP
     STOP_ENGINE = "stop engine", Hit.ENGINE, Family.STOP
@@ -113,7 +113,7 @@ class FaultKind(enum.StrEnum):
     HANG_BOOT = "stop in boot for ever", Hit.ENGINE, Family.KILL
     # By SIGSEGV, a fault of its own: its engine dies with it.
     CRASH_WORKER = "crash worker", Hit.WORKER, Family.KILL
-    # All processes, root and spares too.
+    # Every process stops, root and spares too.
     FREEZE_TREE = "freeze tree", Hit.ROOT, Family.STOP
     # Whoever watches it must end it.
     HANG_WORKER = "stop worker for ever", Hit.WORKER, Family.KILL
