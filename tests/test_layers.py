@@ -42,8 +42,8 @@ ROOMS = {
     ],
     "runtime": [
         "errors", "events", "event_lines", "control", "messages", "hands", "config", "arguments",
-        "hub", "forms", "text", "journal", "launch", "continuity", "fleet", "frontend", "runtime",
-        "llm",
+        "hub", "forms", "text", "journal", "launch", "continuity", "fleet", "hosts", "frontend",
+        "runtime", "llm",
     ],
     "api": [
         "errors", "settings", "connection_shares", "access_log", "throughput", "counters", "totals",

@@ -1,0 +1,1 @@
+"""Hosts: other machines whose engines serve under this server's root."""

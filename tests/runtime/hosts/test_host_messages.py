@@ -1,0 +1,73 @@
+"""Every message between head and hosts survives the codec; the times of a lease are checked."""
+
+import pytest
+
+from triolet.engine.control_messages import FrontendMembership
+from triolet.runtime.control.calls import ControlCall, ControlQuestion
+from triolet.runtime.hosts import host_messages
+from triolet.runtime.hosts.host_messages import LeaseSettings
+from triolet.transports.codec import Codec
+
+from ..test_messages import MEMBERSHIP
+
+JOIN = host_messages.Join(
+    wire=1,
+    version="0.1.0",
+    name="b",
+    incarnation=2**62,
+    engines=4,
+    model_hash="aa",
+    numerics_facts={"isa": "avx2"},
+    memory_bytes=2**40,
+)
+WELCOME = host_messages.Welcome(
+    run_id="r",
+    first_rank=4,
+    first_epoch=8192,
+    epochs=4096,
+    settings=b"\x80",
+    lease=LeaseSettings(lease_s=5.0),
+    link_secret=b"secret of the host's engines",
+)
+
+
+def test_both_families_cross_whole() -> None:
+    to_head: list[object] = [
+        JOIN,
+        host_messages.HostBeat(7, 5),
+        host_messages.HostSnapshot(3, MEMBERSHIP),
+        host_messages.HostDeath({b"c": 9}, 8193),
+        host_messages.HostPassed({b"c": 9}),
+        host_messages.OrderReply(4, "{}", "no such place", "no_place"),
+        host_messages.HostEvent("engine 4 restarts", is_warning=True),
+        host_messages.EpochsWanted(),
+        host_messages.Leave("is drained"),
+    ]
+    to_host: list[object] = [
+        WELCOME,
+        host_messages.JoinRefused("another model"),
+        host_messages.HeadBeat(7, 5),
+        FrontendMembership(1, [], [0]),
+        host_messages.HostOrder(4, ControlQuestion(ControlCall.PLACES)),
+        host_messages.Excused([8193]),
+        host_messages.MoreEpochs(12288, 4096),
+    ]
+    for kinds, sent in (
+        (host_messages.HOST_TO_HEAD, to_head),
+        (host_messages.HEAD_TO_HOST, to_host),
+    ):
+        codec = Codec(*kinds)
+        assert [codec.decode(codec.encode(message)) for message in sent] == sent
+        assert {type(message) for message in sent} == set(kinds)
+
+
+def test_a_secret_is_in_no_text() -> None:
+    assert "secret of" not in repr(WELCOME)
+
+
+@pytest.mark.parametrize(
+    "times", [{"suspect_s": 0.05}, {"suspect_max_s": 3.0}, {"lease_s": 2.0}, {"beat_s": 0.0}]
+)
+def test_times_that_contradict_each_other_are_refused(times: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        LeaseSettings(**times)
