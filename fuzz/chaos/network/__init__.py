@@ -1,0 +1,1 @@
+"""Hosts in one machine: network namespaces, a switch between them whose links can be spoilt."""
