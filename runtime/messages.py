@@ -39,6 +39,8 @@ class EngineMember:
     latest: EngineReady | None = None
     cause: str = ""  # of the last death: signal, exit code or exception, and last words
     restarts: int = 0
+    host: str = ""  # the machine that runs it; empty: the root's own
+    silent: bool = False  # ready, but nothing is heard of its host: rely on others now
 
     @property
     def ready(self) -> EngineReady | None:

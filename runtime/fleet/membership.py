@@ -5,7 +5,7 @@ Snapshots are whole and numbered, never increments, so that a lost or late one h
 latest wins.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -67,6 +67,25 @@ class EngineDirectory:
         """The engine is no more, and no other comes in its place, unless one is added."""
         if (member := self._members.pop(rank, None)) is not None:
             self._removed[rank] = member.epoch
+        return self._next()
+
+    def handle_host(
+        self, host: str, members: Iterable[EngineMember], removed: Mapping[int, int]
+    ) -> EngineMembership:
+        """Another machine lists its engines, all of them; none if it is gone."""
+        listed = {member.rank: member for member in members}
+        before = {rank: m.epoch for rank, m in self._members.items() if m.host == host}
+        for rank in before:
+            del self._members[rank]
+        for rank, epoch in (before | dict(removed)).items():
+            self._removed[rank] = max(epoch, self._removed.get(rank, 0))
+        for rank, member in listed.items():
+            assert member.host == host, "each machine lists its own"
+            assert rank not in self._members, "a rank is on one machine"
+            assert member.epoch >= before.get(rank, 0), "epochs of a rank only grow"
+            if self._removed.get(rank, 0) <= member.epoch:
+                self._removed.pop(rank, None)
+            self._members[rank] = member
         return self._next()
 
     def handle_quarantine(

@@ -14,7 +14,7 @@ from triolet.runtime.fleet.membership import (
     reply_to,
 )
 from triolet.runtime.fleet.quarantine import Suspect
-from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignVerb
+from triolet.runtime.messages import EngineMember, ForeignCall, ForeignOutcome, ForeignVerb
 
 from ..children.acting_engine import READY
 
@@ -59,6 +59,35 @@ def test_an_engine_that_is_removed_is_known_by_its_last_epoch_until_one_is_added
     added = directory.handle_starting(1, 9)
     assert [member.epoch for member in added.engines] == [4, 9]
     assert (added.engines[1].restarts, added.removed) == (0, {})
+
+
+def of_host(rank: int, epoch: int, host: str = "b", *, silent: bool = False) -> EngineMember:
+    state = EngineState.READY
+    return EngineMember(rank=rank, epoch=epoch, state=state, latest=READY, host=host, silent=silent)
+
+
+def test_engines_of_another_machine_are_listed_as_a_block() -> None:
+    directory = EngineDirectory()
+    directory.handle_starting(0, 1)
+    listed = directory.handle_host("b", [of_host(2, 9), of_host(1, 8)], {})
+    assert (listed.number, [each.epoch for each in listed.engines]) == (2, [1, 8, 9])
+    silent = directory.handle_host("b", [of_host(2, 9, silent=True)], {1: 8})
+    assert [(each.rank, each.silent) for each in silent.engines] == [(0, False), (2, True)]
+    assert silent.removed == {1: 8}
+    lost = directory.handle_host("b", [], {})
+    assert [each.rank for each in lost.engines] == [0]
+    assert lost.removed == {1: 8, 2: 9}
+    again = directory.handle_host("c", [of_host(2, 20, "c")], {})
+    assert [each.host for each in again.engines] == ["", "c"]
+    assert again.removed == {1: 8}
+    assert directory.handle_host("b", [], {}).engines == again.engines
+
+
+def test_a_rank_is_on_one_machine() -> None:
+    directory = EngineDirectory()
+    directory.handle_starting(0, 1)
+    with pytest.raises(AssertionError, match="a rank is on one machine"):
+        directory.handle_host("b", [of_host(0, 9)], {})
 
 
 def test_epochs_only_grow() -> None:
