@@ -23,7 +23,7 @@ from ...engine.control_messages import (
 )
 from ...nurseries.processes.watched import Watched
 from ..config import RuntimeSettings
-from ..continuity.estate import EngineEstate
+from ..continuity.estate import EngineEstate, Estate
 from ..errors import NoEngineLeft
 from ..events import ChildFailed, EngineDiffers, RequestRefused
 from ..launch.child import (
@@ -67,6 +67,10 @@ class EngineFleet:
     # Gets what an engine says of itself while it is watched.
     on_watched: Callable[[str], None] = lambda text: None
     module: str = ENGINE_MODULE
+    # Rank of the first engine: other hosts have those below.
+    first_rank: int = 0
+    # What outlives engines; who has several fleets one after the other keeps it.
+    estate: Estate = attrs.field(factory=EngineEstate)
     # Places whose engine is unlike the others': another device, another instruction set. What the
     # root lays out ahead (`_laid_out`) is alike in all of them.
     settings_of_places: dict[int, EngineSettings] = attrs.field(factory=dict)
@@ -95,7 +99,8 @@ class EngineFleet:
             ),
             count=settings.engines,
             parts=self.parts,
-            estates=(EngineEstate(),),
+            estates=(self.estate,),
+            first_rank=self.first_rank,
             spares_count=settings.spare_engines,
         )
 
@@ -180,7 +185,7 @@ class EngineFleet:
 
     def add(self, settings: EngineSettings | None = None) -> int:
         """Have one more engine, with settings of its own or those of the run. Returns its rank."""
-        rank = self.processes.add()
+        rank = self.processes.add(self.directory.ranks())
         if settings is not None:
             self.settings_of_places[rank] = self._checked(settings)
         return rank

@@ -5,7 +5,7 @@ Snapshots are whole and numbered, never increments, so that a lost or late one h
 latest wins.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import attrs
@@ -95,6 +95,10 @@ class EngineDirectory:
         self._suspects = {c: each.position for c, each in suspects.items() if each.position}
         self._refused = dict(refused)
         return self._next()
+
+    def ranks(self) -> Set[int]:
+        """Ranks that are listed."""
+        return self._members.keys()
 
     def snapshot(self) -> EngineMembership:
         """Membership of all engines as they are now."""

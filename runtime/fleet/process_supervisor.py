@@ -7,7 +7,7 @@ fleet that owns it.
 
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Container, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
@@ -66,7 +66,7 @@ class PlaceOwner(Protocol):
 
 @attrs.define(eq=False)
 class ProcessSupervisor:
-    """The processes of one `kind`, at first ranks 0 to `count` - 1.
+    """The processes of one `kind`, at first `count` of them, with ranks from `first_rank`.
 
     A run begins with one of up to `spares_count` warm spares, where there is one, else with a
     spawn. `gives_up_served`: see `SupervisionPolicy`.
@@ -81,6 +81,7 @@ class ProcessSupervisor:
     kind: ChildKind
     count: int
     parts: FleetParts
+    first_rank: int = 0
     estates: Sequence[Estate] = ()
     spares_count: int = 0
     preparation: bytes = b""  # of the fork server: see `Spares`
@@ -99,7 +100,8 @@ class ProcessSupervisor:
     def __attrs_post_init__(self) -> None:
         environment = selected(os.environ, _VARIABLES.get(self.role, ()))
         self.kind = attrs.evolve(self.kind, environment=environment)
-        self.places = {rank: self._new_place(rank) for rank in range(self.count)}
+        ranks = range(self.first_rank, self.first_rank + self.count)
+        self.places = {rank: self._new_place(rank) for rank in ranks}
         self.spares = Spares(
             role=self.role,
             module=self.kind.module,
@@ -206,9 +208,11 @@ class ProcessSupervisor:
         if rank in self._scopes:  # else it is about to begin
             self._scopes[rank].cancel("an operator restarts it")
 
-    def add(self) -> int:
-        """Have one more place, of the lowest rank that is free; it begins at once, if these run."""
-        rank = next(each for each in itertools.count() if each not in self.places)
+    def add(self, taken: Container[int] = ()) -> int:
+        """Have one more place, of the lowest rank that is free and not `taken` elsewhere; it begins
+        at once, if these run."""
+        used = itertools.count(self.first_rank)
+        rank = next(each for each in used if each not in self.places and each not in taken)
         self.places[rank] = self._new_place(rank)
         if self._nursery is not None:
             self._begin(self._nursery, rank)

@@ -21,7 +21,7 @@ import trio
 
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.watched import Watched
-from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
@@ -30,25 +30,21 @@ from ..continuity.journal_folder import open_journal_folder
 from ..control.calls import (
     ControlCall,
     ControlQuestion,
-    Place,
-    RestartedPlace,
-    Role,
     ServerPlaces,
     SignalOrder,
 )
 from ..control.run_folder import RunFolder, make_run_folder
 from ..errors import ControlCallRefused, PortInUse
 from ..events import Draining, OnEvent, RunEvent, Serving
-from ..launch.signals import SignalTarget, send_signal
 from ..messages import WatchServer
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
+from .fleet_orders import FleetOrders
 from .fleet_parts import FleetParts
 from .form_fleet import FORM_MODULE, FormFleet, FormLinks, link_frontend
 from .frontend_fleet import FrontendEstates, FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
-from .process_supervisor import ProcessSupervisor
 from .server_rows import ServerRows
 from .server_watch import FrontendViews, ServerWatch
 
@@ -109,9 +105,8 @@ class Root:
     frontends: FrontendFleet = attrs.field(init=False)
     forms: FormFleet = attrs.field(init=False)
     watch: ServerWatch = attrs.field(init=False)
+    orders: FleetOrders = attrs.field(init=False)
     _views: FrontendViews = attrs.field(init=False)
-    # {place: pid} of what was killed by an order, the last of each.
-    _killed: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
@@ -149,15 +144,18 @@ class Root:
             on_watch=self._handle_watch,
             estates=FrontendEstates(self.held, [FormLinks(self.forms)]),
         )
+        self.orders = FleetOrders(
+            {
+                self.frontends.processes: self.frontends.restart,
+                self.engines.processes: self.engines.restart,
+                self.forms.processes: self.forms.restart,
+            }
+        )
         self.watch = ServerWatch(
             {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
-            ServerRows(self._fleets, self.frontends.connections.balancer.open_streams),
+            ServerRows(self.orders.fleets, self.frontends.connections.balancer.open_streams),
         )
         self._views = FrontendViews(self.watch, self.frontends.processes)
-
-    @property
-    def _fleets(self) -> tuple[ProcessSupervisor, ...]:
-        return self.frontends.processes, self.engines.processes, self.forms.processes
 
     def _handle_event(self, event: RunEvent) -> None:
         self.watch.handle_event(event)
@@ -265,49 +263,22 @@ class Root:
 
     def to_reap(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet, by number."""
-        return set[int]().union(*(fleet.to_reap() for fleet in self._fleets))
-
-    def _targets(self) -> dict[str, SignalTarget | None]:
-        return {place: each for fleet in self._fleets for place, each in fleet.targets().items()}
+        return self.orders.to_reap()
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object
         match question:
             case ControlQuestion(ControlCall.RESTART, place):
-                found = {"restarted": self._restart(place)}
+                found = {"restarted": self.orders.restart(place)}
             case ControlQuestion(ControlCall.PLACES):
                 found = self._places()
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
-                found = send_signal(order, self._targets(), self._killed)
+                found = self.orders.signal(order)
             case ControlQuestion(ControlCall.TREE):
                 found = await self._tree()
             case _:
                 raise ControlCallRefused(f"a {question.call} is not asked so", "bad_question")
         return msgspec.json.encode(found).decode()
-
-    def _restart(self, place: Place | None) -> list[RestartedPlace]:
-        """Begin a place anew, or all that are given up. Raises `ControlCallRefused`."""
-        if place is None:
-            ordered = self.engines.processes, self.frontends.processes, self.forms.processes
-            failed = [Place(Role(each.role), rank) for each in ordered for rank in each.failed]
-            if not failed:
-                raise ControlCallRefused(
-                    "nothing was given up; to restart what runs, name an engine or a frontend"
-                )
-            return [each for place in failed for each in self._restart(place)]
-        restart: dict[Role, Callable[[int], None]] = {
-            Role.ENGINE: self.engines.restart,
-            Role.FRONTEND: self.frontends.restart,
-            Role.FORMS: self.forms.restart,
-        }
-        (fleet,) = (each for each in self._fleets if each.role == place.role)
-        if place.rank not in fleet.places:
-            last = max(fleet.places)
-            there = f"{place.role} 0" + (f" to {last}" if last else " alone")
-            raise ControlCallRefused(f"there is no {place}: this server has {there}")
-        was = fleet.place(place.rank).state
-        restart[place.role](place.rank)
-        return [RestartedPlace(place, was)]
 
     def _places(self) -> ServerPlaces:
         settings = self.plan.settings
@@ -320,24 +291,7 @@ class Root:
             + settings.engine.boot_timeout_s,
         )
 
-    def _failed(self) -> dict[str, str]:
-        """Places that are given up, and why, as facts of the tree: there is no process to show."""
-        return {
-            f"{fleet.role} {rank}": f"failed: {why}"
-            for fleet in self._fleets
-            for rank, why in sorted(fleet.failed.items())
-        }
-
     async def _tree(self) -> ProcessTree:
-        children = [child for fleet in self._fleets for _, child in sorted(fleet.present().items())]
-        trees: dict[int, ProcessTree] = {}
-
-        async def ask(place: int) -> None:
-            trees[place] = await children[place].tree()
-
-        async with trio.open_nursery() as nursery:
-            for place in range(len(children)):
-                start_background_task_soon(nursery, ask, place, name="tree-request")
         return ProcessTree(
             "root",
             os.getpid(),
@@ -345,14 +299,10 @@ class Root:
                 "run": self.run_id,
                 "model": self.plan.settings.model_name,
                 "open streams": self.frontends.connections.balancer.open_streams(),
-                **self._failed(),
+                **self.orders.failed(),
             },
             tasks=task_tree(),
-            processes=[
-                *(trees[place] for place in sorted(trees)),
-                *self.frontends.processes.spares.trees(),
-                *self.engines.processes.spares.trees(),
-            ],
+            processes=await self.orders.trees(),
         )
 
 

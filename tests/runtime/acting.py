@@ -135,13 +135,16 @@ async def act_forms(stage: Stage) -> None:
             await stage.control.send(TreeReply(message.call_id, tree))
 
 
-def acting_fleet(settings: RuntimeSettings, diary: Diary, kernel: Kernel) -> EngineFleet:
+def acting_fleet(
+    settings: RuntimeSettings, diary: Diary, kernel: Kernel, first_rank: int = 0
+) -> EngineFleet:
     """A fleet of acting engines that tells a diary."""
     return EngineFleet(
         parts=FleetParts(settings, diary, run_id="r", kernel=kernel),
         frontends=FrontendDirectory(),
         on_membership=diary,
         module=ACTING_ENGINE,
+        first_rank=first_rank,
     )
 
 
@@ -152,10 +155,11 @@ class EngineBed:
     settings: RuntimeSettings
     kernel: Kernel = attrs.field(factory=ActingKernel)
     diary: Diary = attrs.field(factory=Diary)
+    first_rank: int = 0
     fleet: EngineFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.fleet = acting_fleet(self.settings, self.diary, self.kernel)
+        self.fleet = acting_fleet(self.settings, self.diary, self.kernel, self.first_rank)
 
 
 FAULT = ChildEnd(EndKind.FAULT, "died")

@@ -298,7 +298,7 @@ async def test_what_was_given_up_is_in_the_tree_and_begins_anew_when_told() -> N
         restarted = await bed.restart(None)
         assert restarted == [
             RestartedPlace(place, EngineState.FAILED)
-            for place in (Place(Role.ENGINE, 0), Place(Role.FRONTEND, 1))
+            for place in (Place(Role.FRONTEND, 1), Place(Role.ENGINE, 0))
         ]
         await bed.diary.wait_for(ChildFailed, 4)  # they act as before
 
