@@ -7,6 +7,7 @@ addition on the hot path and nothing is global.
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import attrs
@@ -172,7 +173,7 @@ _VLLM_OF_ENGINES = {
     "engine_generation_tokens": "generation_tokens",
 }
 # Labels as vLLM has them, also on a CPU: routers read the sizes by these words.
-_CACHE_INFO, _CACHE_LABELS = "cache_config_info", ("engine", "block_size", "num_gpu_blocks")
+_CACHE_INFO, _CACHE_LABELS = "cache_config_info", ("block_size", "num_gpu_blocks")
 _VLLM_OF_FRONTEND = {
     "admission_rejections",
     "websocket_connections",
@@ -218,9 +219,10 @@ class Metrics(Collector):
         yield from _answers(total.edge.answers, with_vllm_names=self.with_vllm_names)
         yield from _histograms(PREFIX, latencies, {})
         yield _gaps(latencies)
-        yield from _engines(statistics.engines, model)
         engines = self.generator.health().engines
-        yield _engine_states(engines)
+        hosts = {engine.rank: engine.host for engine in engines if engine.host}
+        yield from _engines(statistics.engines, hosts, model)
+        yield _engine_states(engines, hosts)
         yield _restarts(engines, self.frontend_restarts)
         yield _build_info(self.generator.model_name)
         if model:
@@ -249,46 +251,64 @@ def _family(
     return family
 
 
-def _engines(
-    engines: dict[int, EngineStatistics], model: dict[str, str] | None
-) -> Iterator[Metric]:
-    by_engine = ("engine",)
-    rows = {str(rank): attrs.asdict(statistics) for rank, statistics in engines.items()}
-    for kind, field, name, about in _OF_ENGINES:
-        counts = [((rank,), row[field]) for rank, row in rows.items()]
-        yield _family(kind, PREFIX + name, about, counts, labels=by_engine)
-        if model and (vllm := _VLLM_OF_ENGINES.get(name)):
-            yield _family(kind, VLLM_PREFIX + vllm, about, counts, labels=by_engine, fixed=model)
-    if model:
-        usage = [((str(rank),), statistics.kv_usage) for rank, statistics in engines.items()]
-        name, about = VLLM_PREFIX + "kv_cache_usage_perc", "KV blocks in use; 1 is all"
-        yield _family(_GAUGE, name, about, usage, labels=by_engine, fixed=model)
-    caches = [
-        ((str(rank), str(each.block_tokens), str(each.kv_blocks)), 1.0)
-        for rank, each in engines.items()
+def _of_engines(
+    kind: Kind,
+    name: str,
+    about: str,
+    samples: Iterable[tuple[int, tuple[str, ...], float]],
+    *,
+    hosts: Mapping[int, str],
+    labels: tuple[str, ...] = (),
+    fixed: Mapping[str, str] = NO_LABELS,
+) -> Metric:
+    """Make a family of engines by rank; those of other hosts have theirs as the last label."""
+    on_hosts = [
+        ((str(rank), *values, *([hosts[rank]] if rank in hosts else ())), count)
+        for rank, values, count in samples
     ]
-    about, labels = "1, with the KV cache of the engine as labels", _CACHE_LABELS
-    yield _family(_GAUGE, PREFIX + _CACHE_INFO, about, caches, labels=labels)
+    return _family(kind, name, about, on_hosts, labels=("engine", *labels, "host"), fixed=fixed)
+
+
+def _engines(
+    engines: dict[int, EngineStatistics], hosts: Mapping[int, str], model: dict[str, str] | None
+) -> Iterator[Metric]:
+    of_engines = partial(_of_engines, hosts=hosts)
+    rows = {rank: attrs.asdict(statistics) for rank, statistics in engines.items()}
+    for kind, field, name, about in _OF_ENGINES:
+        counts = [(rank, (), row[field]) for rank, row in rows.items()]
+        yield of_engines(kind, PREFIX + name, about, counts)
+        if model and (vllm := _VLLM_OF_ENGINES.get(name)):
+            yield of_engines(kind, VLLM_PREFIX + vllm, about, counts, fixed=model)
     if model:
-        yield _family(_GAUGE, VLLM_PREFIX + _CACHE_INFO, about, caches, labels=labels, fixed=model)
+        usage = [(rank, (), statistics.kv_usage) for rank, statistics in engines.items()]
+        name, about = VLLM_PREFIX + "kv_cache_usage_perc", "KV blocks in use; 1 is all"
+        yield of_engines(_GAUGE, name, about, usage, fixed=model)
+    caches = [
+        (rank, (str(each.block_tokens), str(each.kv_blocks)), 1.0) for rank, each in engines.items()
+    ]
+    about = "1, with the KV cache of the engine as labels"
+    yield of_engines(_GAUGE, PREFIX + _CACHE_INFO, about, caches, labels=_CACHE_LABELS)
+    if model:
+        name = VLLM_PREFIX + _CACHE_INFO
+        yield of_engines(_GAUGE, name, about, caches, labels=_CACHE_LABELS, fixed=model)
     name = PREFIX + "engine_aborts_by_steps"
     about = "Aborted requests by engine steps until their KV blocks were free"
     aborts = [
-        ((rank, str(steps)), count)
+        (rank, (str(steps),), count)
         for rank, row in rows.items()
         for steps, count in enumerate(row["aborts_after"])
     ]
-    yield _family(_COUNTER, name, about, aborts, labels=("engine", "steps"))
+    yield of_engines(_COUNTER, name, about, aborts, labels=("steps",))
 
 
-def _engine_states(engines: Iterable[EngineHealth]) -> Metric:
+def _engine_states(engines: Iterable[EngineHealth], hosts: Mapping[int, str]) -> Metric:
     states = [
-        ((str(engine.rank), state.value), float(engine.state is state))
+        (engine.rank, (state.value,), float(engine.state is state))
         for engine in engines
         for state in EngineState
     ]
-    about = "1 for the state that the engine is in"
-    return _family(_GAUGE, PREFIX + "engine_state", about, states, labels=("engine", "state"))
+    name, about = PREFIX + "engine_state", "1 for the state that the engine is in"
+    return _of_engines(_GAUGE, name, about, states, hosts=hosts, labels=("state",))
 
 
 def _ends(counts: FrontendStatistics, model: dict[str, str]) -> Metric:
@@ -344,9 +364,12 @@ def _gaps(latencies: Latencies) -> Metric:
 
 
 def _restarts(engines: Iterable[EngineHealth], frontends: Mapping[int, int]) -> Metric:
-    counts = [((Role.ENGINE, str(engine.rank)), engine.restarts) for engine in engines]
+    counts: list[tuple[tuple[str, ...], float]] = []
+    for each in engines:
+        host = (each.host,) if each.host else ()
+        counts.append(((Role.ENGINE, str(each.rank), *host), each.restarts))
     counts += [((Role.FRONTEND, str(rank)), count) for rank, count in frontends.items()]
-    about, labels = "Processes restarted", ("role", "rank")
+    about, labels = "Processes restarted", ("role", "rank", "host")
     return _family(_COUNTER, PREFIX + "restarts", about, counts, labels=labels)
 
 

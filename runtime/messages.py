@@ -26,6 +26,7 @@ class EngineHealth:
     reason: str = ""
     last_death: str = ""
     restarts: int = 0
+    host: str = ""  # the machine that runs it; empty: the root's own
 
 
 @attrs.frozen(kw_only=True)

@@ -98,7 +98,7 @@ async def get_health(call: Call) -> None:
         body |= {
             "reasons": reasons,
             "degraded": call.application.degraded,
-            "engines": [attrs.asdict(engine) for engine in health.engines],
+            "engines": [_shown(engine) for engine in health.engines],
             "refused": health.refused,
             "refused_by_frontends": [
                 {"content": content.hex(), "for_s": round(left_s, 1)}
@@ -115,9 +115,15 @@ async def get_health(call: Call) -> None:
     await call.connection.answer_json(503 if reasons or not health.live else 200, body)
 
 
+def _shown(engine: EngineHealth) -> JsonObject:
+    """An engine as who has a key may know it; with its host if that is another machine."""
+    body: JsonObject = attrs.asdict(engine)
+    return body if engine.host else {name: body[name] for name in body if name != "host"}
+
+
 def _state_of(engine: EngineHealth) -> JsonObject:
-    """An engine as strangers may know it: its numbers, none of its sentences."""
-    no_sentences = attrs.filters.exclude("reason", "last_death")
+    """An engine as strangers may know it: its numbers, none of its sentences and names."""
+    no_sentences = attrs.filters.exclude("reason", "last_death", "host")
     return attrs.asdict(engine, filter=no_sentences)
 
 

@@ -5,6 +5,10 @@ silent, and it has not refused a request for draining since that membership. It 
 membership says so: a link that is down proves nothing, nor does silence, after which it is as it
 was before; but others may go on with what it has meanwhile.
 
+Silence is noticed in two ways, and each is over by itself: the link says nothing for a while, or
+membership says that nothing is heard of the engine's host. A frontend that has no link there yet
+hears of it by the second alone; one whose own way is cut, by the first.
+
 Sans-IO: snapshots and events of links in, sets of engines out. `core_client` carries out.
 """
 
@@ -36,8 +40,10 @@ class EngineView:
     _met: set[Peer] = attrs.field(factory=set, init=False)
     _ready: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _draining: set[Peer] = attrs.field(factory=set, init=False)
-    # Engines that answer nothing now, whether or not their link is up.
-    silent: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines that answer nothing on their link now, whether or not it is up.
+    _silent_links: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines of hosts that are silent by the latest membership.
+    _on_silent_hosts: set[Peer] = attrs.field(factory=set, init=False)
     # The latest READY of each engine that was not given up, in whichever life.
     _latest: list[EngineReady] = attrs.field(factory=list, init=False)
 
@@ -63,8 +69,18 @@ class EngineView:
         self._ready = ready
         self._draining.clear()
         # The news of a silence may be slower than that of an end.
-        self.silent = {peer for peer in self.silent if not self.is_over(peer)}
+        self._silent_links = {peer for peer in self._silent_links if not self.is_over(peer)}
+        self._on_silent_hosts = {
+            Peer("engine", member.rank, member.epoch)
+            for member in membership.engines
+            if member.silent
+        }
         return {peer: self._cause_of(peer) for peer in sorted(gone)}
+
+    @property
+    def silent(self) -> set[Peer]:
+        """Engines that answer nothing now, by their link or by their host."""
+        return self._silent_links | self._on_silent_hosts
 
     def missing(self, peers: Iterable[Peer]) -> dict[Peer, str]:
         """Causes for those of these engines, which have been ready, that are gone."""
@@ -81,11 +97,11 @@ class EngineView:
 
     def handle_silent(self, peer: Peer) -> None:
         """Note that an engine answers nothing, until it is heard."""
-        self.silent.add(peer)
+        self._silent_links.add(peer)
 
     def handle_heard(self, peer: Peer) -> None:
-        """Note that a silent engine speaks again."""
-        self.silent.discard(peer)
+        """Note that a silent engine speaks again; it is relied on if its host is not silent."""
+        self._silent_links.discard(peer)
 
     def handle_draining(self, peer: Peer) -> None:
         """Note a refusal for draining: the engine is not asked again before the next membership."""
@@ -95,7 +111,7 @@ class EngineView:
         """Note that an engine is gone, and its link with it."""
         self._linked.discard(peer)
         self._met.discard(peer)
-        self.silent.discard(peer)
+        self._silent_links.discard(peer)
 
     def is_met(self, peer: Peer) -> bool:
         """Whether its link has been up and it was not forgotten since."""
@@ -156,22 +172,25 @@ class EngineView:
 
     def health(self) -> list[EngineHealth]:
         """Each engine's state as it is from here: ready also means that the link is up."""
-        found = []
+        found, silent = [], self.silent
         for member in self.membership.engines:
             peer = Peer("engine", member.rank, member.epoch)
             state, reason = member.state, ""
-            if state is EngineState.READY and peer in self.silent:
+            if state is EngineState.READY and peer in silent:
                 state = EngineState.SILENT
             elif state is EngineState.READY and peer not in self._linked:
                 state = EngineState.STARTING
-            if state is not EngineState.READY:
-                reason = f"engine {member.rank} is {state.value}"
+            name = f"engine {member.rank}" + (f" of host {member.host}" if member.host else "")
+            if peer in self._on_silent_hosts:
+                reason = f"{name} is {state.value}: nothing is heard of its host"
+            elif state is not EngineState.READY:
+                reason = f"{name} is {state.value}"
                 cause = member.cause.removeprefix("it ")
                 reason += f" after it {cause}" if cause else ""
             elif peer in self._draining:
-                reason = f"engine {member.rank} is draining"
+                reason = f"{name} is draining"
             health = EngineHealth(member.rank, member.epoch, state, reason, member.cause)
-            found.append(attrs.evolve(health, restarts=member.restarts))
+            found.append(attrs.evolve(health, restarts=member.restarts, host=member.host))
         return found
 
     def _member_of(self, peer: Peer) -> EngineMember | None:

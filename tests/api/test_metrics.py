@@ -1,11 +1,13 @@
 """The page that Prometheus reads, parsed by its own parser."""
 
+import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from triolet import __version__
 from triolet.api.counters import ApiCounters
 from triolet.api.metrics import Metrics
 from triolet.api.totals import Totals
+from triolet.runtime.frontend.health import Health
 
 from .fakes import FakeGenerator, make_application
 
@@ -50,6 +52,30 @@ def test_routers_read_the_size_of_each_kv_cache() -> None:
     found = values(make_application(vllm_metrics=True).metrics.render())
     of_vllm = tuple(sorted((*labels, ("model_name", "toy"))))
     assert found["vllm:cache_config_info", of_vllm] == 1
+
+
+class _OnHosts(FakeGenerator):
+    """Engine 0 is on host b, engine 1 is the root's own."""
+
+    def health(self) -> Health:
+        health = super().health()
+        remote = attrs.evolve(health.engines[0], host="b", restarts=3)
+        return attrs.evolve(health, engines=[remote, attrs.evolve(remote, rank=1, host="")])
+
+
+def test_engines_of_other_hosts_are_labelled_with_them_and_the_roots_own_are_not() -> None:
+    generator = _OnHosts()
+    metrics = Metrics(generator, Totals(generator, ApiCounters()))
+    metrics.frontend_restarts = {0: 1}
+    found = values(metrics.render())
+    engine = ("engine", "0"), ("host", "b")
+    assert found["triolet_engine_generation_tokens_total", engine] == 42
+    assert found["triolet_engine_state", (*engine, ("state", "ready"))] == 1
+    assert found["triolet_engine_state", (("engine", "1"), ("state", "ready"))] == 1
+    restarts = "triolet_restarts_total"
+    assert found[restarts, (("host", "b"), ("rank", "0"), ("role", "engine"))] == 3
+    assert found[restarts, (("rank", "0"), ("role", "frontend"))] == 1
+    assert 'host=""' not in metrics.render().decode()
 
 
 def test_two_pages_live_side_by_side() -> None:

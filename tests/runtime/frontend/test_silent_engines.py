@@ -5,6 +5,7 @@ import pathlib
 from contextlib import AsyncExitStack
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -13,7 +14,9 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.control.calls import EngineState
 from triolet.runtime.frontend.core_client import CoreClient
+from triolet.runtime.frontend.engine_view import EngineView
 from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.frontend.ledger_entry import LedgerStatus
 from triolet.transports.links.channel import Peer, PeerHeard, PeerSilent, Received
 
 PARAMS = SamplingParams(max_tokens=60, seed=1, ignore_eos=True)
@@ -139,3 +142,98 @@ async def test_news_of_a_silence_that_come_after_an_end_are_forgotten_with_it(
         client.handle_event(PeerSilent(silent, 1.0))
         client.apply_membership(bed.directory.handle_starting(silent.rank, silent.epoch + 1))
         assert not client.engines.silent
+
+
+# ---- silence of a host, by membership
+
+
+def publish(bed: Bed, *silent: int) -> None:
+    """List the engines as those of host "b", and these as silent."""
+    snapshot = bed.directory.snapshot()
+    engines = [
+        attrs.evolve(member, host="b", silent=member.rank in silent) for member in snapshot.engines
+    ]
+    number = bed.client.engines.membership.number + 1
+    bed.client.apply_membership(attrs.evolve(snapshot, number=number, engines=engines))
+
+
+async def test_what_an_engine_of_a_silent_host_has_goes_on_elsewhere_and_it_is_not_forgotten(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        wanted = (await bed.answer("hello", PARAMS)).token_ids
+        stream = await stream_of(bed, opened)
+        silent = holder(client, stream)
+        assert silent is not None
+        (other,) = [peer for peer in client.balancer.engines if peer != silent]
+        publish(bed, silent.rank)
+        assert holder(client, stream) == other
+        assert client.engines.is_met(silent)
+        health = {each.rank: each for each in client.engines.health()}
+        assert health[silent.rank].state is EngineState.SILENT
+        assert health[silent.rank].host == "b"
+        reason = f"engine {silent.rank} of host b is silent: nothing is heard of its host"
+        assert health[silent.rank].reason == reason
+        publish(bed)
+        assert list(client.balancer.engines) == sorted([silent, other])
+        assert (await stream.collect()).token_ids == wanted
+        while not is_quiet(bed.servers[silent.rank]):  # the abort has come
+            await trio.lowlevel.checkpoint()
+        assert client.ledger.sent_again == 1
+
+
+async def test_each_of_two_silences_is_over_by_itself(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        client: CoreClient = bed.client
+        (peer,) = client.balancer.engines
+        publish(bed, peer.rank)
+        client.handle_event(PeerSilent(peer, 1.0))
+        client.handle_event(PeerHeard(peer))
+        assert not client.balancer.engines, "its host is silent still"
+        client.handle_event(PeerSilent(peer, 1.0))
+        publish(bed)
+        assert not client.balancer.engines, "its link is silent still"
+        client.handle_event(PeerHeard(peer))
+        assert list(client.balancer.engines) == [peer]
+
+
+async def test_a_frontend_that_starts_behind_a_cut_hears_of_the_silence_by_membership(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        publish(bed, 0)
+        view = EngineView()
+        assert view.handle_membership(bed.client.engines.membership) == {}
+        states = [(each.rank, each.state) for each in view.health()]
+        assert states == [(0, EngineState.SILENT), (1, EngineState.STARTING)]
+        view.handle_up(Peer("engine", 1, bed.directory.snapshot().engines[1].epoch))
+        assert [peer.rank for peer in view.taking()] == [1]
+        assert "engine 0 of host b is silent" in str(view.no_engine(0))
+
+
+async def test_what_stays_at_a_silent_host_waits_for_another_engine_when_it_is_lost(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened)
+        publish(bed, 0)
+        assert holder(client, stream) is not None, "nobody else may go on"
+        snapshot = bed.client.engines.membership
+        (member,) = snapshot.engines
+        lost = attrs.evolve(
+            snapshot, number=snapshot.number + 1, engines=[], removed={0: member.epoch}
+        )
+        client.apply_membership(lost)
+        assert holder(client, stream) is None
+        assert not client.engines.silent
+        entry = client.ledger.get(stream.request_id)
+        assert entry is not None
+        assert entry.state.status is LedgerStatus.UNPLACED
