@@ -6,13 +6,13 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import attrs
 import msgspec
 import trio
 
-from ...engine.batch_table import read_batches, read_forms, table_bytes
+from ...engine.batch_table import table_bytes
 from ...engine.config import EngineSettings, worker_module_ahead
 from ...engine.control_messages import (
     ENGINE_TO_ROOT,
@@ -25,7 +25,7 @@ from ...nurseries.processes.watched import Watched
 from ..config import RuntimeSettings
 from ..continuity.estate import EngineEstate, Estate
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, EngineDiffers, RequestRefused
+from ..events import ChildFailed, EngineDiffers
 from ..launch.child import (
     BecameFailing,
     BecameReady,
@@ -40,6 +40,7 @@ from ..launch.child import (
 )
 from ..launch.child_end import ChildEnd, EndKind
 from ..messages import EngineMembership
+from .evidence import Evidence, JudgedHere, positions_in
 from .fleet_parts import FleetParts
 from .membership import EngineDirectory, FrontendDirectory
 from .process_supervisor import ProcessSupervisor
@@ -66,6 +67,8 @@ class EngineFleet:
     on_membership: Callable[[EngineMembership], None]
     # Gets what an engine says of itself while it is watched.
     on_watched: Callable[[str], None] = lambda text: None
+    # Hears of lives that requests ended, for who has engines on other machines.
+    on_explained: Callable[[Set[int]], None] = lambda epochs: None
     module: str = ENGINE_MODULE
     # Rank of the first engine: other hosts have those below.
     first_rank: int = 0
@@ -76,11 +79,23 @@ class EngineFleet:
     settings_of_places: dict[int, EngineSettings] = attrs.field(factory=dict)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
+    # Where evidence against requests goes, if it is not judged here.
+    evidence: Evidence = attrs.field(kw_only=True)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set when the first engine is ready: from then on a refusal is an outage, not a wrong command.
     ready_once: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Id of the engine that was ready last.
     _numerics_id: str = attrs.field(default="", init=False)
+
+    @evidence.default
+    def _judged_here(self) -> Evidence:
+        return JudgedHere(
+            self.quarantine,
+            self.directory,
+            self.on_membership,
+            self.parts.on_event,
+            self.excuse,
+        )
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
@@ -215,30 +230,15 @@ class EngineFleet:
     def _handle_message(self, message: object) -> None:
         if isinstance(message, Watched):
             self.on_watched(message.text)
-        if not isinstance(message, Passed):
-            return  # engines say nothing else to a fleet
-        quarantine = self.quarantine
-        if quarantine.handle_passed(message.positions, trio.current_time()):
-            # Frontends need not have the same ones run alone any more.
-            self.on_membership(
-                self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
-            )
+        elif isinstance(message, Passed):
+            self.evidence.handle_passed(message.positions)
 
     def blame(self, rank: int, event: Suspected) -> None:
-        """A step may have ended an engine: its requests are suspects, told with the next snapshot.
+        """A step may have ended an engine: its requests are suspects."""
+        positions = positions_in(event, self.settings.engine.max_num_seqs)
+        self.evidence.handle_death(positions, self.processes.places[rank].epoch)
 
-        If the engine's own process ended while a grammar was at work in it, that form is, alone.
-
-        Those of two steps that were in flight died together: which of them is not known.
-        """
-        rows = self.settings.engine.max_num_seqs
-        positions = read_forms(event.table, rows) if event.is_itself else {}
-        for batch in [] if positions else read_batches(event.table, rows):
-            for row in batch:
-                positions[row.content] = max(row.position, positions.get(row.content, 0))
-        epoch = self.processes.places[rank].epoch
-        found = self.quarantine.handle_death(positions, trio.current_time(), epoch)
-        for content in found.refused:
-            self.parts.on_event(RequestRefused(f"engine {rank}", content.hex()))
-        self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
-        self.processes.excuse(found.explained)
+    def excuse(self, epochs: Set[int]) -> None:
+        """Requests ended these lives, of engines on whichever machine: no engine is to blame."""
+        self.processes.excuse(epochs)
+        self.on_explained(epochs)

@@ -100,6 +100,10 @@ class EngineDirectory:
         """Ranks that are listed."""
         return self._members.keys()
 
+    def rank_of(self, epoch: int) -> int | None:
+        """The rank whose present life this is; None if it is over."""
+        return next((rank for rank, m in self._members.items() if m.epoch == epoch), None)
+
     def snapshot(self) -> EngineMembership:
         """Membership of all engines as they are now."""
         engines = [self._members[rank] for rank in sorted(self._members)]
