@@ -120,8 +120,8 @@ class HostLab:
     async def spoil(self, ways: Sequence[Way], seconds: float, **changes: float | bool) -> str:
         """Change the rule of these ways for so long; the frames that passed and were dropped
         meanwhile, as text. Cancellation: they stay as they are."""
-        before = await self.network.counts()
         await self.network.change(ways, **changes)
+        before = await self.network.counts()
         await trio.sleep(seconds)
         after = await self.network.counts()
         good = attrs.asdict(LinkRule())
