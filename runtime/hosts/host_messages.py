@@ -40,7 +40,10 @@ class LeaseSettings:
 
 @attrs.frozen(kw_only=True)
 class Join:
-    """A host offers its engines. `incarnation` is of this life of the host, higher than before."""
+    """A host offers its engines. `incarnation` is of this life of the host, higher than before.
+
+    One that hears nothing asks again, with the next `attempt`.
+    """
 
     wire: int
     version: str  # of the package
@@ -50,6 +53,7 @@ class Join:
     model_hash: str  # of the model's files, by content
     numerics_facts: dict[str, str] = attrs.field(factory=dict)
     memory_bytes: int = 0
+    attempt: int = 1
 
 
 @attrs.frozen
@@ -126,6 +130,7 @@ class Welcome:
     epochs: int
     settings: bytes  # RuntimeSettings, as msgpack
     lease: LeaseSettings
+    attempt: int = 1  # of the Join that this answers: the lease begins with its sending
     # Key pair by which frontends let its engines in.
     link_public: bytes = b""
     link_secret: bytes = attrs.field(default=b"", repr=False)

@@ -18,8 +18,12 @@ connection was reset while beats came, and was not opened again.
     SILENT    no beat, or none that confirms an echo     a beat that does; the lease's end; gone
     LOST      its engines are fenced; it ends them, too  -
 
-A connection that ends after a silence says no more than the silence did: cables that are pulled end
-connections, too. Who looks a beat late or more was away itself, and reads first what waits.
+A connection that ends after a silence, of either way, says no more than the silence did: cables
+that are pulled end connections, too, and a host that hears nothing ends its own. Who looks a beat
+late or more was away itself, and reads first what waits.
+
+Before the first echo the lease runs from the sending of the `Join` that was answered, and the
+head's end from its receiving; one that asks again, as no answer has come, has both begin anew.
 
 Sans-IO: beats, and `now`, in; beats and states out. Times are seconds of each end's own clock, one
 that goes on in suspend: a lease is over on waking up.
@@ -41,7 +45,7 @@ LATE_S = 0.1
 # Distances of beats that tell how regular the link is: 10 s of them, whose second largest is p99.
 DISTANCES = 100
 SUSPECT_FACTOR = 8
-# A connection that ends after this many beats' time without any has ended for the silence.
+# A connection that ends after this many beats' time without a confirmed echo ended for that.
 QUIET_BEATS = 5
 # Sendings that are remembered, should beats be sent more often than agreed.
 SENDINGS_MAX = 1024
@@ -57,7 +61,10 @@ class HostState(enum.Enum):
 
 @attrs.define(eq=False)
 class HostLease:
-    """The host's end. A lease that is over stays over, whatever comes then."""
+    """The host's end. A lease that is over stays over, whatever comes then.
+
+    `begun` is when the `Join` was sent whose `attempt` the `Welcome` names: no later time will do.
+    """
 
     settings: LeaseSettings
     # When it ends; before the first echo, counted from the beginning.
@@ -119,9 +126,8 @@ class HostWatch:
     # The newest beat that may be echoed, and when it came.
     _echo: int = attrs.field(default=0, init=False)
     _echo_s: float = attrs.field(init=False)
-    # The newest beat of all, and when it came.
+    # The newest beat of all.
     _seen: int = attrs.field(default=0, init=False)
-    _seen_s: float = attrs.field(init=False)
     # The newest echo that the host has confirmed, and when.
     _confirmed: int = attrs.field(default=0, init=False)
     _confirmed_s: float = attrs.field(init=False)
@@ -134,7 +140,7 @@ class HostWatch:
     _patient_until: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._echo_s = self._seen_s = self._confirmed_s = self._begun
+        self._echo_s = self._confirmed_s = self._begun
 
     @property
     def silent_since(self) -> float | None:
@@ -162,7 +168,7 @@ class HostWatch:
         """A beat came; ignored if it came before, or speaks of echoes that were none."""
         if self.state is HostState.LOST or beat.number <= self._seen or beat.echoed > self._echo:
             return None
-        self._seen, self._seen_s = beat.number, now
+        self._seen = beat.number
         if now > self._gone_s + self.settings.suspect_s:
             self._gone_s = math.inf  # what was said of it was wrong
         is_confirming = beat.echoed > self._confirmed
@@ -174,9 +180,16 @@ class HostWatch:
             self._confirmed, self._confirmed_s = beat.echoed, now
         return self._move(HostState.UP)
 
+    def handle_join(self, now: float) -> HostState | None:
+        """The host asks to be let in, perhaps again; until it beats, all begins anew by that."""
+        if self._seen or self.state is HostState.LOST:
+            return None
+        self._echo_s = self._confirmed_s = now
+        return self._move(HostState.UP)
+
     def handle_down(self, now: float) -> HostState | None:
         """The connection ended. The host opens it again at once, unless it is no more."""
-        if now - self._seen_s > QUIET_BEATS * self.settings.beat_s:
+        if now - self._confirmed_s > QUIET_BEATS * self.settings.beat_s:
             return None
         self._reopen_s = now + self.settings.reopen_s
         return self._move(HostState.LOST) if self._gone_s <= now else None
@@ -221,4 +234,4 @@ class HostWatch:
     def check_invariants(self) -> None:
         """Asserts what must hold after every event."""
         assert 0 <= self._confirmed <= self._echo <= self._seen
-        assert self._confirmed_s <= self._echo_s <= self._seen_s
+        assert self._confirmed_s <= self._echo_s

@@ -211,6 +211,27 @@ def test_a_connection_that_ends_after_a_silence_proves_nothing() -> None:
     assert watch.silent_since is None
 
 
+def test_a_connection_that_a_host_ends_which_hears_nothing_proves_nothing() -> None:
+    watch = beating()
+    for number in range(11, 20):
+        assert watch.handle_beat(HostBeat(number, 9), number / 10) is None
+    assert watch.handle_down(1.92) is None
+    assert watch.handle_timeout(2.05) is SILENT
+    watch.handle_up()
+    assert watch.handle_beat(HostBeat(20, 19), 3.0) is UP
+
+
+def test_who_asks_again_before_its_first_beat_is_watched_anew() -> None:
+    watch = HostWatch(LeaseSettings(), 0.0)
+    assert watch.handle_timeout(1.05) is SILENT
+    assert watch.handle_join(2.9) is UP
+    assert watch.handle_timeout(3.5) is None
+    assert watch.next_deadline() == pytest.approx(3.9)
+    assert watch.handle_beat(HostBeat(1, 0), 3.6) is None
+    assert watch.handle_join(3.8) is None
+    assert watch.next_deadline() == pytest.approx(3.9)
+
+
 def test_who_started_the_host_is_believed_if_nothing_is_heard_of_it() -> None:
     watch = beating()
     assert watch.handle_gone(1.0) is None
