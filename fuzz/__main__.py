@@ -30,6 +30,7 @@ from .fuzzers import (
     frames,
     grammars,
     handshake,
+    hosts,
     journal,
     journal_files,
     json,
@@ -69,6 +70,7 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
         grammars,
         handshake,
         heads,
+        hosts,
         journal,
         journal_files,
         json,
@@ -86,8 +88,6 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
     )
 )
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
-# Campaigns of simulations: of whole servers, or of takeovers alone.
-HUNTS = {False: simulator.HUNT, True: takeover.HUNT}
 # A fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
@@ -119,8 +119,10 @@ Bugs = Annotated[bool, Parameter(help="Plant each known bug instead; each must b
 Kept = Annotated[bool, Parameter(help="With --bugs: write fuzz/simulator/PLANTED.md anew.")]
 Only = Annotated[str, Parameter(help="Of modules whose path has this in it.")]
 Takeover = Annotated[
-    bool, Parameter(help="One frontend and its clients' connections, byte by byte.")
+    bool,
+    Parameter(name="--takeover", help="One frontend and its clients' connections, byte by byte."),
 ]
+Machines = Annotated[bool, Parameter(name="--hosts", help="Several machines, and their faults.")]
 Trace = Annotated[bool, Parameter(help="Print what happens in the first seed, and no more.")]
 Shrink = Annotated[bool, Parameter(help="Look for the least part of a plan that still fails.")]
 Seeds = Annotated[int, Parameter(help="How many, one after the other.", validator=AT_LEAST_ONE)]
@@ -244,11 +246,14 @@ def simulate(
     bugs: Bugs = False,
     table: Kept = False,
     trace: Trace = False,
-    takeover: Takeover = False,
+    takeovers: Takeover = False,
+    machines: Machines = False,
     shrink: Shrink = True,
 ) -> None:
     """Simulate whole servers in which everything dies, one for each seed; judge every stream."""
-    hunt = HUNTS[takeover]
+    hunt = simulator.HUNT
+    if takeovers or machines:
+        hunt = takeover.HUNT if takeovers else hosts.HUNT
     with findings_as_sentences():
         if trace:
             for line in simulator.trace_of(seed, hunt):

@@ -15,12 +15,13 @@ import attrs
 
 from triolet.fuzz.__main__ import FUZZERS
 from triolet.fuzz.simulator.bugs import BUGS
+from triolet.fuzz.simulator.hosts.bugs import HOST_BUGS
 from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutations_of
 from triolet.fuzz.simulator.takeover.bugs import TAKEOVER_BUGS
 
 # Fewer is a loss: who lowers one names, in that commit, what finds the same now. (Mutations are as
 # many as the comparisons that there are.)
-LEAST: Final = {"bug": 82, "takeover bug": 28, "canary": 125, "mutation": 1}
+LEAST: Final = {"bug": 82, "takeover bug": 28, "host bug": 11, "canary": 129, "mutation": 1}
 
 
 @attrs.frozen
@@ -42,6 +43,9 @@ def planted() -> Iterator[Planted]:
     for bug in TAKEOVER_BUGS:
         command = "triolet.fuzz simulate --takeover --bugs"
         yield Planted("takeover bug", bug, command, f"{folder}/test_planted.py")
+    for bug in HOST_BUGS:
+        command = "triolet.fuzz simulate --hosts --bugs"
+        yield Planted("host bug", bug, command, f"{folder}/test_planted.py")
     for fuzzer in FUZZERS:
         for fault in fuzzer.faults:
             name, test = f"{fuzzer.name}: {fault}", "tests/fuzz/fuzzers/test_fuzzers.py"

@@ -45,7 +45,7 @@ CRUMBS = {
 }
 
 # A file for each model family; a benchmark for each part; a process for each kind of poison.
-WIDE = {"engine/model", "fuzz/chaos", "bench/parts", "nurseries/processes"}
+WIDE = {"engine/model", "fuzz/chaos", "fuzz/fuzzers", "bench/parts", "nurseries/processes"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "api/openai/fields": "bodies that have them, in `api/openai`",

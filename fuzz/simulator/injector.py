@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from .kernel import SimProcess
-from .plan import AT_STORE, CRASHES, OF_FORMS, OF_WORKER, PROGRESS_S, Fault, FaultKind
+from .plan import AT_STORE, CRASHES, OF_FORMS, OF_HOSTS, OF_WORKER, PROGRESS_S, Fault, FaultKind
 from .processes import EngineParts, FormParts, FrontendParts
 from .scene import Scene
 from .worker import SimExecutor
@@ -71,6 +71,8 @@ class Injector:
                     self.scene.kernel.resume(process)
             case kind if kind in OF_FORMS:
                 await self._hit_forms(fault)
+            case kind if kind in OF_HOSTS:
+                await self._hit_host(fault)
             case kind if kind in OF_WORKER:
                 await self._hit("engine", fault.engine, fault, partial(_fail_worker, kind))
             case FaultKind.CUT:
@@ -126,6 +128,11 @@ class Injector:
         if process is not None and fault.kind is FaultKind.STOP_FORMS:
             await trio.sleep(fault.for_s)
             kernel.resume(process)
+
+    async def _hit_host(self, fault: Fault) -> None:
+        if (hosts := self.scene.hosts) is not None:
+            self._count(fault)
+            await hosts.run_fault(fault, range(self.scene.setup.frontends))
 
     def _resize(self, fault: Fault) -> None:
         """Have one engine more or fewer; the last one stays."""
@@ -225,6 +232,8 @@ class Injector:
         self.scene.network.drops.clear()
         self.scene.network.doubles.clear()
         self.scene.kernel.refusals = 0
+        if self.scene.hosts is not None:
+            self.scene.hosts.heal()
         for process in self.scene.kernel.processes:
             self.scene.kernel.resume(process)
 

@@ -92,7 +92,9 @@ class Judge:
     def unsettled(self) -> str:
         """What is not as it should be when nobody asks for anything; "" if all is."""
         snapshot = self.scene.root.engines.directory.snapshot()
-        for rank in self.scene.root.engines.processes.places:
+        if (hosts := self.scene.hosts) is not None and (missing := hosts.unsettled()):
+            return missing
+        for rank in self.scene.engine_ranks():
             process = self.scene.present("engine", rank)
             if process is None or not isinstance(process.parts, EngineParts):
                 return f"engine {rank} is not there"

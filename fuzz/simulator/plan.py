@@ -54,6 +54,11 @@ class Setup:
     is_apart: bool = False
     # Connections beyond these end with their process.
     slots: int = 16
+    # Other machines, with one engine each; how fast their clocks go, and how late what they and
+    # the head say to each other is in their first life.
+    hosts: int = 0
+    host_rate: float = 1.0
+    host_delay_s: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -142,6 +147,11 @@ class FaultKind(enum.StrEnum):
     KILL_FORMS = "kill forms"
     STOP_FORMS = "stop forms"
     KILL_CHECK = "kill check"  # the copy that checks a form
+    KILL_HOST = "kill host"  # the process of another machine, and so all that is there
+    HOST_OFF = "host off"  # the machine: nothing says so
+    CUT_HOST = "cut host"
+    MUTE_HOST = "mute host"  # its head hears nothing of it
+    DEAFEN_HOST = "deafen host"  # nothing of its head arrives
 
 
 # At a store to memory that outlives the process.
@@ -167,6 +177,11 @@ CRASHES |= {FaultKind.KILL_SPARE}
 BY_HAND = (FaultKind.ADD_ENGINE, FaultKind.REMOVE_ENGINE)
 # Of who checks forms; drawn where there are some.
 OF_FORMS = (FaultKind.KILL_FORMS, FaultKind.STOP_FORMS, FaultKind.KILL_CHECK)
+# Of other machines; drawn by `hosts.plan` alone.
+OF_HOSTS = (
+    *(FaultKind.KILL_HOST, FaultKind.HOST_OFF),
+    *(FaultKind.CUT_HOST, FaultKind.MUTE_HOST, FaultKind.DEAFEN_HOST),
+)
 # One simulation of so many has kills that hang in the kernel: such a share of all.
 HANGING_OF, HANGING = 8, 0.25
 # One simulation of so many has its engines on other machines, and two cuts more.
@@ -213,6 +228,7 @@ class Fault:
     steps: int = 0
     engine: int = 0
     frontend: int = 0
+    host: int = 0
     for_s: float = 0.0
     count: int = 1
     # Half of the bytes of the last store are made.

@@ -29,6 +29,7 @@ from ...runtime.journal.records import rebuilding_word
 from ...runtime.journal.writer import JournalLimits
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.links.channel import Peer
+from .hosts.machines import SimHosts
 from .kernel import STOPPED_S, SimKernel, SimProcess
 from .network import SimNetwork, make_network
 from .plan import RESTARTS_MAX, Event, Fault, Request, Setup
@@ -86,6 +87,8 @@ class Scene:
     network: SimNetwork = attrs.field(init=False)
     kernel: SimKernel = attrs.field(init=False)
     root: Root = attrs.field(init=False)
+    # Other machines, if there are some.
+    hosts: SimHosts | None = attrs.field(default=None, init=False)
     reached: Counter[str] = attrs.field(factory=Counter, init=False)
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
     # {client: all that came on its connection}
@@ -155,6 +158,18 @@ class Scene:
         settings = attrs.evolve(self.settings, supervision=supervision)
         frontends = self.root.frontends.processes
         frontends.parts = attrs.evolve(frontends.parts, settings=settings)
+        if setup.hosts:
+            self.hosts = SimHosts(
+                *(setup, self.settings, self.root, self.kernel, self.network),
+                note=note,
+                fail=self.fail,
+                reach=lambda what: self.reached.update([what]),
+            )
+
+    def engine_ranks(self) -> list[int]:
+        """Ranks of all engines, on whichever machine."""
+        fleets = [self.root.engines, *(self.hosts.fleets() if self.hosts is not None else ())]
+        return sorted(rank for fleet in fleets for rank in fleet.processes.places)
 
     def _programs(self) -> Programs:
         return Programs(

@@ -69,6 +69,8 @@ class World:
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
         await nursery.start(self.scene.root.engines.processes.run)
         await nursery.start(self.scene.root.frontends.processes.run)
+        if self.scene.hosts is not None:
+            nursery.start_soon(self.scene.hosts.run)
         if self.scene.has_forms:
             await nursery.start(self.scene.root.forms.processes.run)
         with trio.move_on_after(BOOT_S) as patience:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triolet.fuzz.fuzzers import simulator, takeover
+from triolet.fuzz.fuzzers import hosts, simulator, takeover
 from triolet.fuzz.fuzzers.simulator import find_bug
 from triolet.fuzz.simulator.planted import (
     ERROR,
@@ -15,7 +15,7 @@ from triolet.fuzz.simulator.planted import (
 )
 from triolet.fuzz.simulator.streams import Violation
 
-HUNTS = (simulator.HUNT, takeover.HUNT)
+HUNTS = (simulator.HUNT, takeover.HUNT, hosts.HUNT)
 ROWS = [(hunt, row) for hunt in HUNTS for row in kept_rows(hunt.path.read_text())]
 SEED = 1
 # The plan of a row may have become another one: it is then searched for, so far.

@@ -1,0 +1,1 @@
+"""Several machines, simulated: hosts beside the root's, and what befalls them."""
