@@ -1,0 +1,51 @@
+"""A seed is a plan of faults on hosts, and each kind may cost the lives that it says, no others."""
+
+import pytest
+
+from triolet.fuzz.chaos.network.host_plan import (
+    HostFault,
+    HostFaultKind,
+    judge_epochs_of_hosts,
+    make_host_plan,
+)
+
+HOSTS = (2, 3)
+BEFORE = {0: 1, 1: 4096, 2: 8192}
+OF_HOST_2 = frozenset({1})
+
+
+def fault(kind: HostFaultKind) -> HostFault:
+    return HostFault(number=0, kind=kind, host=2, token=1)
+
+
+def test_a_plan_has_every_kind_once_before_any_comes_again() -> None:
+    count = len(HostFaultKind)
+    plan = make_host_plan(7, 2 * count, HOSTS)
+    assert plan[:5] == make_host_plan(7, 5, HOSTS)
+    for half in (plan[:count], plan[count:]):
+        assert {each.kind for each in half} == set(HostFaultKind)
+    assert {each.host for each in plan} == set(HOSTS)
+    assert plan != make_host_plan(8, 2 * count, HOSTS)
+
+
+@pytest.mark.parametrize("kind", HostFaultKind)
+def test_a_fault_costs_what_its_kind_says(kind: HostFaultKind) -> None:
+    lost, kept = {**BEFORE, 1: 12288}, BEFORE
+    is_costly = kind.effect.cost.name != "NOTHING"
+    right, wrong = (lost, kept) if is_costly else (kept, lost)
+    assert judge_epochs_of_hosts(fault(kind), OF_HOST_2, BEFORE, right) == []
+    assert judge_epochs_of_hosts(fault(kind), OF_HOST_2, BEFORE, wrong) != []
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {**BEFORE, 1: 12288, 2: 16384},
+        {0: 1, 2: 8192},
+        {**BEFORE, 1: 12288, 3: 16384},
+        {**BEFORE, 1: 2},
+    ],
+    ids=["another host's", "not back", "one more", "an older epoch"],
+)
+def test_a_lost_host_costs_no_engine_of_another(after: dict[int, int]) -> None:
+    assert judge_epochs_of_hosts(fault(HostFaultKind.HOST_OFF), OF_HOST_2, BEFORE, after) != []
