@@ -76,6 +76,11 @@ def is_local(endpoint: str) -> bool:
     return endpoint.startswith(_LOCAL_PREFIX)
 
 
+def is_ipv6(endpoint: str) -> bool:
+    """True for `tcp://[address]:port`."""
+    return endpoint.startswith(f"{_TCP_PREFIX}[")
+
+
 def abstract_endpoint(run_id: str, role: str, rank: int, epoch: int, *, socket: str) -> str:
     """The local endpoint of one socket of one process incarnation.
 

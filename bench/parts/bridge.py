@@ -23,7 +23,7 @@ import trio
 import zmq
 import zmq.asyncio
 
-from ...transports.links.zmq_sockets import HeldSockets, Socket, SocketSettings
+from ...transports.links.zmq_sockets import BoundEnd, HeldSockets, Socket, SocketSettings
 from ...transports.links.zmq_thread import Arrival, Burst, SocketThread
 from .step_ring import forked
 from .words import argument_parser, at_least_one
@@ -133,7 +133,7 @@ async def run_bridge(endpoint: str, sender: Sender) -> Turn:
         if seen == wanted:
             reached.set()
 
-    held = HeldSockets(context, zmq.PULL, SocketSettings(), endpoint)
+    held = HeldSockets(context, zmq.PULL, SocketSettings(), {0: BoundEnd(endpoint)})
     thread = SocketThread("bridge", held, handle)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(functools.partial(thread.run, task_status=trio.TASK_STATUS_IGNORED))

@@ -31,7 +31,7 @@ from ...engine.messages import (
 from ...nurseries.tasks.changes import Changes
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer, Received
-from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ...transports.links.zmq_spoke import SpokeChannel, open_spoke
 
 FRONTEND, ENGINE = Peer("frontend", 0, 1), Peer("engine", 0, 2)
 SEED = 1
@@ -119,7 +119,7 @@ async def run(control_fd: int, endpoints: list[str], token_ids: list[int]) -> No
         await nursery.start(channel.run_deadlines)
         await nursery.start(channel.run_output)
         await nursery.start(channel.run_input)
-        channel.connect(FRONTEND, *endpoints)
+        channel.connect(FRONTEND, endpoints[0], endpoints[1])
         engine = NullEngine(channel, token_ids)
         nursery.start_soon(engine.hear)
         gc.freeze()

@@ -35,7 +35,7 @@ from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake, perform_child_handshake
 from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
-from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ...transports.links.zmq_spoke import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
 from ..block_names import OpenNames, open_block_names
 from ..config import EngineSettings, worker_module_ahead

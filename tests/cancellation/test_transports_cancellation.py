@@ -20,7 +20,14 @@ from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake, perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.links.zmq_sockets import EndpointInUse, HeldSockets, Socket, SocketSettings
+from triolet.transports.links.zmq_sockets import (
+    BoundEnd,
+    EndpointInUse,
+    HeldSockets,
+    Socket,
+    SocketSettings,
+    Target,
+)
 from triolet.transports.links.zmq_thread import (
     Arrival,
     Connect,
@@ -74,11 +81,11 @@ class Scripted(HeldSockets):
             self.reached.set()
             assert self.go_on.wait(DEADLINE_S)
 
-    def open(self) -> str:
+    def open(self) -> dict[int, str]:
         self._hold(self.hold_open)
         if self.fail_open is not None:
             raise self.fail_open
-        return "somewhere"
+        return {0: "somewhere"}
 
     def send(self, key: object, frames: Sequence[Frame]) -> str:
         self._hold(self.hold_send)
@@ -165,9 +172,10 @@ async def test_an_error_of_the_handler_ends_the_thread(context: zmq.Context[Sock
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     push = SocketThread(NAME, HeldSockets(context, zmq.PUSH, SETTINGS), ignore)
     outbox = LinkOutbox("hub", 10)
-    push.submit(Connect(outbox, endpoint, b"E"))
+    push.submit(Connect(outbox, Target(endpoint, b"E")))
     push.submit(SendFrames(outbox, (b"x",)))
-    pull = SocketThread(NAME, HeldSockets(context, zmq.PULL, SETTINGS, endpoint), fail)
+    held = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
+    pull = SocketThread(NAME, held, fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(ValueError, match="from the handler"), flatten_subgroups=True
     ):
@@ -180,7 +188,8 @@ async def test_started_and_cancelled_many_times() -> None:
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     for _ in range(20):
         context: zmq.Context[Socket] = zmq.Context()
-        thread = SocketThread(NAME, HeldSockets(context, zmq.PULL, SETTINGS, endpoint), ignore)
+        held = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
+        thread = SocketThread(NAME, held, ignore)
         async with trio.open_nursery() as nursery:
             # The name is free again each time, so the socket before it was closed.
             assert await nursery.start(run, thread) == endpoint

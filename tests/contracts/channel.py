@@ -6,7 +6,7 @@ A *maker* opens a mesh of one hub and some spokes, all tasks running, nothing co
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import pytest
@@ -27,9 +27,12 @@ from triolet.transports.links.channel import (
     RunnableChannel,
     SpokeEnd,
 )
+from triolet.transports.links.curve import make_link_keys
 from triolet.transports.links.link_header import LinkSettings
+from triolet.transports.links.link_keys import LinkKeys
 from triolet.transports.links.memory_channel import MemoryMesh
-from triolet.transports.links.zmq_channel import ZmqSettings, open_hub, open_spoke
+from triolet.transports.links.zmq_channel import HubChannel, HubSide, ZmqSettings, open_hub
+from triolet.transports.links.zmq_spoke import SpokeChannel, open_spoke
 
 HUB = Peer("frontend", 0, 7)
 SPOKES = (Peer("engine", 0, 3), Peer("engine", 1, 3))
@@ -342,11 +345,46 @@ def _endpoints() -> tuple[str, str]:
     )
 
 
+@attrs.frozen
+class RemoteHub:
+    """A hub as its remote spokes see it."""
+
+    hub: HubChannel
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        return self.hub.remote_endpoints
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.hub, name)
+
+
+@attrs.frozen
+class KnowingSpoke:
+    """A spoke that knows its hubs' public key."""
+
+    spoke: SpokeChannel
+    server_key: bytes
+
+    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+        return self.spoke.connect(peer, input_endpoint, output_endpoint, self.server_key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.spoke, name)
+
+
 @asynccontextmanager
 async def zmq_mesh(
-    settings: ZmqSettings | None = None, endpoints: tuple[str, str] | None = None
+    settings: ZmqSettings | None = None,
+    endpoints: tuple[str, str] | None = None,
+    *,
+    keys: LinkKeys | None = None,
+    remote: HubSide | None = None,
 ) -> AsyncIterator[Mesh]:
-    """The real one, over abstract Unix sockets unless others are given."""
+    """The real one, over abstract Unix sockets unless others are given.
+
+    With `keys` of the hub each spoke has its own; with a remote side all come by it.
+    """
     async with AsyncExitStack() as stack:
         input_endpoint, output_endpoint = endpoints or _endpoints()
         hub = await stack.enter_async_context(
@@ -356,18 +394,46 @@ async def zmq_mesh(
                 CODEC,
                 input_endpoint=input_endpoint,
                 output_endpoint=output_endpoint,
+                keys=keys,
+                remote=remote,
                 settings=settings,
             )
         )
+        server_keys = remote.keys if remote else keys
+        pairs = {peer: make_link_keys() if server_keys else None for peer in SPOKES}
+        hub.allow({pair.public: frozenset({peer.rank}) for peer, pair in pairs.items() if pair})
         spokes = [
-            await stack.enter_async_context(open_spoke(peer, CODEC, CODEC, settings=settings))
-            for peer in SPOKES
+            await stack.enter_async_context(
+                open_spoke(peer, CODEC, CODEC, keys=pair, settings=settings)
+            )
+            for peer, pair in pairs.items()
         ]
         await stack.enter_async_context(running(hub, *spokes))
-        yield Mesh(hub, tuple(spokes))
+        if server_keys is None:
+            yield Mesh(hub, tuple(spokes))
+        else:
+            knowing = tuple(KnowingSpoke(spoke, server_keys.public) for spoke in spokes)
+            yield Mesh(RemoteHub(hub) if remote else hub, knowing)
+
+
+ANYWHERE = "tcp://127.0.0.1:0"
 
 
 def tcp_mesh() -> AbstractAsyncContextManager[Mesh]:
     """The real one over TCP, on ports that the kernel chooses."""
-    anywhere = "tcp://127.0.0.1:0"
-    return zmq_mesh(endpoints=(anywhere, anywhere))
+    return zmq_mesh(endpoints=(ANYWHERE, ANYWHERE))
+
+
+def curve_mesh() -> AbstractAsyncContextManager[Mesh]:
+    """Likewise, with keys."""
+    return zmq_mesh(endpoints=(ANYWHERE, ANYWHERE), keys=make_link_keys())
+
+
+def one_port_mesh() -> AbstractAsyncContextManager[Mesh]:
+    """Likewise, by one port."""
+    return zmq_mesh(endpoints=(ANYWHERE, ""), keys=make_link_keys())
+
+
+def remote_mesh() -> AbstractAsyncContextManager[Mesh]:
+    """A hub with a local pair, and spokes that come by the remote one."""
+    return zmq_mesh(remote=HubSide(ANYWHERE, ANYWHERE, make_link_keys()))

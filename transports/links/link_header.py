@@ -116,4 +116,5 @@ class Mishap(enum.StrEnum):
     GENERATION_ENDED = "generation_ended"
     MALFORMED = "malformed"  # header or message that could not be read
     STRAY = "stray"  # from a peer that is not, or no longer, ours
+    UNWELCOME = "unwelcome"  # by a key, or a way, by which this rank does not come
     OVERFLOW = "overflow"  # a generation ended because its reader took no events

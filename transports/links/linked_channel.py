@@ -151,7 +151,7 @@ class LinkedChannel:
         """Spoke: open a link; False, and nothing happens, if it is there or the peer is fenced."""
         if not self.may_connect(peer):
             return False
-        link = self._links[peer] = self._make_link()
+        link = self._links[peer] = self._make_link(self.settings)
         self._carry_out(peer, link, link.open(trio.current_time()), ())
         return True
 
@@ -163,8 +163,15 @@ class LinkedChannel:
         """Handle a message. Faults of it are counted; nothing is raised."""
         self.handle_burst(((peer, header, frames),))
 
-    def handle_burst(self, arrived: Iterable[tuple[Peer, Header, Sequence[Frame]]]) -> None:
-        """Messages arrived, in this order and at the same time; as `handle_frames` for each."""
+    def handle_burst(
+        self,
+        arrived: Iterable[tuple[Peer, Header, Sequence[Frame]]],
+        settings: LinkSettings | None = None,
+    ) -> None:
+        """Messages arrived, in this order and at the same time; as `handle_frames` for each.
+
+        `settings` are those of links that begin with them, if not the channel's.
+        """
         now = trio.current_time()
         before: Link | None = None
         for peer, header, frames in arrived:
@@ -173,7 +180,7 @@ class LinkedChannel:
                 if not self._is_welcome(peer, header):
                     self.mishaps[Mishap.STRAY] += 1
                     continue
-                link = self._links[peer] = self._make_link()
+                link = self._links[peer] = self._make_link(settings or self.settings)
             decisions = link.handle_header(header, now)
             if decisions is DELIVER_ALONE:  # nearly always: what is due may wait for the others
                 if not self._deliver(peer, frames):
@@ -214,8 +221,8 @@ class LinkedChannel:
 
     # ---- links
 
-    def _make_link(self) -> Link:
-        return Link(self.side, self.settings, self.mishaps)
+    def _make_link(self, settings: LinkSettings) -> Link:
+        return Link(self.side, settings, self.mishaps)
 
     def _is_fenced(self, peer: Peer) -> bool:
         return peer.epoch <= self._fences.get((peer.role, peer.rank), -1)

@@ -26,7 +26,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -34,7 +34,7 @@ import attrs
 import trio
 
 from ..array import Frame
-from .zmq_sockets import HeldSockets, Received
+from .zmq_sockets import HeldSockets, Received, Target
 
 # Limits of a round of the thread: neither direction starves the other. A burst is handed to the
 # loop whole, at some 3 µs a message, so that other tasks are at most one and a half milliseconds
@@ -74,8 +74,7 @@ class Connect:
     """Make the socket of this outbox."""
 
     outbox: LinkOutbox
-    endpoint: str
-    identity: bytes
+    target: Target
 
 
 @attrs.define(eq=False)
@@ -99,7 +98,7 @@ Command = Connect | Disconnect | SendFrames
 
 @attrs.define(eq=False)
 class Burst:
-    """Messages that arrived by the socket `key` (None: the bound one), oldest first."""
+    """Messages that arrived by the socket `key` (a bound one's number), oldest first."""
 
     key: Hashable
     messages: list[Received]
@@ -174,8 +173,8 @@ class SocketThread:
     _task_awake: bool = attrs.field(default=True, init=False)
     _task_bell: int = attrs.field(default=-1, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
-    # Endpoint of the bound socket ("": they connect); None until the sockets are open.
-    bound: str | None = attrs.field(default=None, init=False)
+    # {number of a bound socket: where}; None until the sockets are open.
+    bound: Mapping[int, str] | None = attrs.field(default=None, init=False)
     # Written by the thread: what it has come round to.
     rounds: int = attrs.field(default=0, init=False)
     _failure: BaseException | None = attrs.field(default=None, init=False)
@@ -207,7 +206,7 @@ class SocketThread:
         os.eventfd_write(self._task_bell, 1)
 
     async def run(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """Background task; `started` gives the endpoint that was bound.
+        """Background task; `started` gives the endpoint that was bound first, or "".
 
         Never returns unless cancelled. Raises (in a group, as nurseries do) what the thread, the
         ringer or `handle` raised. Resource handling: when it is left, the thread is joined and its
@@ -241,7 +240,7 @@ class SocketThread:
         await trio.lowlevel.wait_readable(self._task_bell)  # it rings when the sockets are open
         os.eventfd_read(self._task_bell)
         assert self.bound is not None
-        task_status.started(self.bound)
+        task_status.started(next(iter(self.bound.values()), ""))
         arrivals = self._arrivals
         while True:
             # Flag first, then look: what is appended in between is seen here or rings.
@@ -325,7 +324,7 @@ class SocketThread:
 
     def _change(self, command: Command, poller: select.poll) -> None:
         if isinstance(command, Connect):
-            socket = self.sockets.connect(command.outbox.key, command.endpoint, command.identity)
+            socket = self.sockets.connect(command.outbox.key, command.target)
             poller.register(socket, select.POLLIN)
             return
         command.outbox.closed = True

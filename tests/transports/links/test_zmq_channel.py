@@ -28,8 +28,9 @@ from triolet.transports.links.link_header import (
     Mishap,
     decode_header,
 )
-from triolet.transports.links.zmq_channel import HubChannel, ZmqSettings, open_hub, open_spoke
+from triolet.transports.links.zmq_channel import HubChannel, ZmqSettings, open_hub
 from triolet.transports.links.zmq_sockets import Socket, SocketSettings
+from triolet.transports.links.zmq_spoke import open_spoke
 
 SPOKE = SPOKES[0]
 # Only a failing test meets it.

@@ -12,11 +12,15 @@ from zmq.utils.monitor import recv_monitor_message
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint
 from triolet.transports.links.zmq_sockets import (
+    Addressee,
+    BoundEnd,
     EndpointInUse,
+    Enveloped,
     HeldSockets,
     Received,
     Socket,
     SocketSettings,
+    Target,
     bind_socket,
     connect_socket,
 )
@@ -52,10 +56,10 @@ def endpoint() -> str:
 
 
 def test_options(context: zmq.Context[Socket], endpoint: str) -> None:
-    router, bound = bind_socket(context, zmq.ROUTER, endpoint, SETTINGS)
+    router, bound = bind_socket(context, zmq.ROUTER, BoundEnd(endpoint), SETTINGS)
     assert bound == endpoint
-    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-identity", settings=SETTINGS)
-    push = connect_socket(context, zmq.PUSH, endpoint, b"E-identity", settings=SETTINGS)
+    dealer = connect_socket(context, zmq.DEALER, Target(endpoint, b"E-identity"), SETTINGS)
+    push = connect_socket(context, zmq.PUSH, Target(endpoint, b"E-identity"), SETTINGS)
     for socket in (router, dealer, push):
         assert socket.getsockopt(zmq.LINGER) == 0
         assert socket.get(zmq.MAXMSGSIZE) != -1
@@ -69,33 +73,33 @@ def test_options(context: zmq.Context[Socket], endpoint: str) -> None:
 def test_tcp_has_heartbeats_and_a_port_of_the_kernels_choice(
     context: zmq.Context[Socket],
 ) -> None:
-    pull, bound = bind_socket(context, zmq.PULL, "tcp://127.0.0.1:0", SETTINGS)
-    assert pull.getsockopt(zmq.HEARTBEAT_IVL) == 1000
+    pull, bound = bind_socket(context, zmq.PULL, BoundEnd("tcp://127.0.0.1:0"), SETTINGS)
+    assert pull.getsockopt(zmq.HEARTBEAT_IVL) == 250
     assert bound.startswith("tcp://127.0.0.1:")
     assert not bound.endswith(":0")
 
 
 def test_a_second_binder_is_refused(context: zmq.Context[Socket], endpoint: str) -> None:
-    bind_socket(context, zmq.PULL, endpoint, SETTINGS)
+    bind_socket(context, zmq.PULL, BoundEnd(endpoint), SETTINGS)
     with pytest.raises(EndpointInUse, match="in use"):
-        bind_socket(context, zmq.PULL, endpoint, SETTINGS)
+        bind_socket(context, zmq.PULL, BoundEnd(endpoint), SETTINGS)
 
 
 def test_a_path_on_disk_is_refused(context: zmq.Context[Socket]) -> None:
     with pytest.raises(BadEndpoint):
-        bind_socket(context, zmq.ROUTER, "ipc:///tmp/a-file", SETTINGS)
+        bind_socket(context, zmq.ROUTER, BoundEnd("ipc:///tmp/a-file"), SETTINGS)
 
 
 def test_an_address_that_is_not_ours_is_an_os_error(context: zmq.Context[Socket]) -> None:
     with pytest.raises(OSError, match="tcp://192"):
-        bind_socket(context, zmq.PULL, "tcp://192.0.2.1:0", SETTINGS)
+        bind_socket(context, zmq.PULL, BoundEnd("tcp://192.0.2.1:0"), SETTINGS)
 
 
 def test_a_foreign_user_is_refused(context: zmq.Context[Socket], endpoint: str) -> None:
     foreign = SocketSettings(linger_ms=0, allowed_uid=os.getuid() + 1)
-    pull, _ = bind_socket(context, zmq.PULL, endpoint, foreign)
+    pull, _ = bind_socket(context, zmq.PULL, BoundEnd(endpoint), foreign)
     monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED)
-    connect_socket(context, zmq.PUSH, endpoint, b"E-foreign", settings=SETTINGS)
+    connect_socket(context, zmq.PUSH, Target(endpoint, b"E-foreign"), SETTINGS)
     assert monitor.poll(PATIENCE_MS), "the connection arrives"
     assert recv_monitor_message(monitor)["event"] == zmq.EVENT_ACCEPT_FAILED
     pull.disable_monitor()
@@ -104,14 +108,14 @@ def test_a_foreign_user_is_refused(context: zmq.Context[Socket], endpoint: str) 
 def test_a_router_reports_a_peer_that_is_not_there(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    held = HeldSockets(context, zmq.ROUTER, SETTINGS, endpoint)
-    assert held.open() == endpoint
-    assert held.send(b"E-absent", (b"frame",)) == "it is not connected"
-    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
+    held = HeldSockets(context, zmq.ROUTER, SETTINGS, {0: BoundEnd(endpoint)})
+    assert held.open() == {0: endpoint}
+    assert held.send(Addressee(0, b"E-absent"), (b"frame",)) == "it is not connected"
+    dealer = connect_socket(context, zmq.DEALER, Target(endpoint, b"E-present"), SETTINGS)
     dealer.send(b"hello")
     (router,) = held.sockets().values()
     assert router.poll(PATIENCE_MS)
-    assert held.send(b"E-present", (b"frame",)) == ""
+    assert held.send(Addressee(0, b"E-present"), (b"frame",)) == ""
     assert dealer.poll(PATIENCE_MS)
     assert dealer.recv_multipart() == [b"frame"]
     held.close()
@@ -122,9 +126,9 @@ def test_a_full_pipe_is_reported_and_not_waited_for(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
     held = HeldSockets(context, zmq.PUSH, SETTINGS)
-    assert held.open() == ""
+    assert held.open() == {}
     assert held.send("hub", (b"frame",)) == "it is not connected"
-    held.connect("hub", endpoint, b"E-identity")
+    held.connect("hub", Target(endpoint, b"E-identity"))
     # No hub is bound there: the pipe takes what its high-water mark allows.
     reasons = [held.send("hub", (b"frame",)) for _ in range(11)]
     assert reasons == [*[""] * 10, "its pipe is full"]
@@ -149,10 +153,10 @@ def test_a_full_pipe_is_reported_and_not_waited_for(
 def test_messages_arrive_frame_by_frame_and_none_runs_into_the_next(
     context: zmq.Context[Socket], endpoint: str, frames: tuple[Frame, ...]
 ) -> None:
-    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
     pull.open()
     push = HeldSockets(context, zmq.PUSH, SETTINGS)
-    push.connect("hub", endpoint, b"E-identity")
+    push.connect("hub", Target(endpoint, b"E-identity"))
     messages = [frames, (b"between",), frames]
     for message in messages:
         assert push.send("hub", message) == ""
@@ -163,9 +167,9 @@ def test_messages_arrive_frame_by_frame_and_none_runs_into_the_next(
 def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
     pull.open()
-    liar = connect_socket(context, zmq.PUSH, endpoint, b"E-liar", settings=SETTINGS)
+    liar = connect_socket(context, zmq.PUSH, Target(endpoint, b"E-liar"), SETTINGS)
     liar.send(b"\xffannounced")
     liar.send_multipart([b"not", b"announced"])
     liar.send(b"after")
@@ -175,18 +179,18 @@ def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
 def test_a_routers_messages_begin_with_who_sent_them(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    router = HeldSockets(context, zmq.ROUTER, SETTINGS, endpoint)
+    router = HeldSockets(context, zmq.ROUTER, SETTINGS, {0: BoundEnd(endpoint)})
     router.open()
-    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
+    dealer = connect_socket(context, zmq.DEALER, Target(endpoint, b"E-present"), SETTINGS)
     dealer.send(b"hello")
     dealer.send_multipart([b"one", b"two"])
     assert receive(router, 2) == [[b"E-present", b"hello"], [b"E-present", b"one", b"two"]]
 
 
 def test_no_more_is_received_than_wanted(context: zmq.Context[Socket], endpoint: str) -> None:
-    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
     pull.open()
-    push = connect_socket(context, zmq.PUSH, endpoint, b"E-identity", settings=SETTINGS)
+    push = connect_socket(context, zmq.PUSH, Target(endpoint, b"E-identity"), SETTINGS)
     for number in range(5):
         push.send(b"%d" % number)
     (socket,) = pull.sockets().values()
@@ -207,7 +211,11 @@ def receive(held: HeldSockets, count: int) -> list[list[bytes]]:
         assert socket.poll(PATIENCE_MS)
         burst = held.receive(socket, 10)
         found += [
-            [message] if isinstance(message, bytes) else [bytes(frame) for frame in message]
+            [message] if isinstance(message, bytes) else [bytes(frame) for frame in parts(message)]
             for message in burst
         ]
     return found
+
+
+def parts(message: list[Frame] | Enveloped) -> list[Frame]:
+    return [message.identity, *message.frames] if isinstance(message, Enveloped) else message

@@ -14,7 +14,15 @@ from zmq.utils import garbage
 from triolet.nurseries.tasks.changes import Changes
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.links.zmq_sockets import HeldSockets, Received, Socket, SocketSettings
+from triolet.transports.links.zmq_sockets import (
+    BoundEnd,
+    Enveloped,
+    HeldSockets,
+    Received,
+    Socket,
+    SocketSettings,
+    Target,
+)
 from triolet.transports.links.zmq_thread import (
     PATIENCE_S,
     Arrival,
@@ -50,10 +58,10 @@ class Arrivals:
 
     def handle(self, arrival: Arrival) -> None:
         if isinstance(arrival, Burst):
-            self.seen.extend(
-                [message] if isinstance(message, bytes) else [bytes(frame) for frame in message]
-                for message in arrival.messages
-            )
+            for message in arrival.messages:
+                assert not isinstance(message, Enveloped)
+                frames = [message] if isinstance(message, bytes) else message
+                self.seen.append([bytes(frame) for frame in frames])
         else:
             self.seen.append(arrival)
         self.changed.notify()
@@ -78,7 +86,7 @@ async def ends(context: zmq.Context[Socket]) -> AsyncIterator[Ends]:
     """A thread with a PULL and a thread for PUSHes, both running."""
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     pull, push = Arrivals(), Arrivals()
-    bound = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    bound = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
     pull_thread = SocketThread("pull", bound, pull.handle)
     connected = HeldSockets(context, zmq.PUSH, SETTINGS)
     push_thread = SocketThread("push", connected, push.handle)
@@ -96,7 +104,7 @@ async def run(thread: SocketThread, task_status: trio.TaskStatus[str]) -> None:
 async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
     async with ends(context) as pair:
         outbox = LinkOutbox("hub", 5000)
-        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        pair.push_thread.submit(Connect(outbox, Target(pair.endpoint, b"E")))
         for number in range(3000):
             # Within the high-water mark: the next hundred only when these have arrived.
             if number % 100 == 0:
@@ -124,7 +132,7 @@ async def test_an_unreachable_peer_is_reported_once_and_the_rest_dropped(
         for number in range(3):
             pair.push_thread.submit(SendFrames(nowhere, (b"%d" % number,)))
         pair.push_thread.submit(SendFrames(nowhere, (b"reset",), best_effort=True))
-        pair.push_thread.submit(Connect(reachable, pair.endpoint, b"E"))
+        pair.push_thread.submit(Connect(reachable, Target(pair.endpoint, b"E")))
         pair.push_thread.submit(SendFrames(reachable, (b"others go on",)))
         await pair.pull.wait_for(1)
         (arrival,) = await pair.push.wait_for(1)
@@ -139,7 +147,7 @@ async def test_a_closed_outbox_sends_nothing_but_best_effort(
 ) -> None:
     async with ends(context) as pair:
         outbox = LinkOutbox("hub", 100)
-        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        pair.push_thread.submit(Connect(outbox, Target(pair.endpoint, b"E")))
         outbox.closed = True
         pair.push_thread.submit(SendFrames(outbox, (b"dropped",)))
         pair.push_thread.submit(SendFrames(outbox, (b"reset",), best_effort=True))
@@ -152,7 +160,7 @@ async def test_a_large_frame_arrives_whole_and_starts_no_thread(
     filling = bytearray(range(256)) * 4096
     async with ends(context) as pair:
         outbox = LinkOutbox("hub", 100)
-        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        pair.push_thread.submit(Connect(outbox, Target(pair.endpoint, b"E")))
         pair.push_thread.submit(SendFrames(outbox, (b"head", memoryview(filling))))
         assert await pair.pull.wait_for(1) == [[b"head", bytes(filling)]]
     assert not garbage.gc.is_alive(), "pyzmq's own, for frames that it does not copy"
@@ -165,9 +173,9 @@ class Quiet(HeldSockets):
     waiting: list[bytes] = attrs.field(factory=list)
     asked: list[int] = attrs.field(factory=list)
 
-    def open(self) -> str:
+    def open(self) -> dict[int, str]:
         self._sockets[None] = self.context.socket(self.kind)
-        return "somewhere"
+        return {0: "somewhere"}
 
     def send(self, key: object, frames: Sequence[Frame]) -> str:
         # libzmq noticed during the call what the descriptor would have told.
@@ -260,7 +268,7 @@ class Starved(SocketThread):
 
 async def test_a_ringer_that_fails_ends_the_task(context: zmq.Context[Socket]) -> None:
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
-    held = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    held = HeldSockets(context, zmq.PULL, SETTINGS, {0: BoundEnd(endpoint)})
     bridge = Starved("test", held, lambda _: None)
     with trio.fail_after(DEADLINE_S), pytest.RaisesGroup(MemoryError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:

@@ -178,7 +178,7 @@ class World:
         sockets: Any = self.sockets
         self.bridge = SocketThread("test", sockets, self.handled.append)
         self.bridge._thread_bell, self.bridge._task_bell = THREAD_BELL, TASK_BELL
-        self.bridge.bound = ""
+        self.bridge.bound = {}
 
     def thread(self, largest: int = ROOM) -> Steps:
         while True:
