@@ -8,6 +8,7 @@ import enum
 import attrs
 
 from ..nurseries.processes.watched import Watch, Watched
+from ..transports.links.link_keys import LinkKeys
 from .config import EngineSettings
 
 
@@ -28,6 +29,10 @@ class FrontendAddress:
     term: int
     input_endpoint: str
     output_endpoint: str
+    # Where engines of other hosts reach it, and its public key there; "": they do not.
+    remote_input: str = ""
+    remote_output: str = ""
+    server_key: bytes = b""
 
 
 @attrs.frozen
@@ -48,6 +53,8 @@ class EngineInit:
     epoch: int
     settings: EngineSettings
     membership: FrontendMembership
+    # Its host's, if that is not the frontends' own: it comes by their remote sockets.
+    link_keys: LinkKeys | None = None
 
 
 @attrs.frozen(kw_only=True)

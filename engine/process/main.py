@@ -92,7 +92,7 @@ async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = No
             open_batch_table(page_fd, after_slots, init.settings.max_num_seqs) as batches,
             passes_shown(progress),
         ):
-            async with open_spoke(me, *codecs) as channel:
+            async with open_spoke(me, *codecs, keys=init.link_keys) as channel:
                 engine = (make or EngineProcess)(
                     init, control, handshake, channel, recorder, progress, batches, ahead
                 )
@@ -267,14 +267,17 @@ class EngineProcess:
         listed = {}
         for address in membership.frontends:
             peer = Peer("frontend", address.rank, address.term)
-            listed[peer] = (address.input_endpoint, address.output_endpoint)
+            if self.init.link_keys is None:
+                listed[peer] = (address.input_endpoint, address.output_endpoint, b"")
+            elif address.server_key:  # else no other host reaches it
+                listed[peer] = (address.remote_input, address.remote_output, address.server_key)
         terms = {peer.rank: peer.epoch for peer in listed}
         self._server.handle_listed(terms, membership.awaited)
         for peer in sorted(self._known.difference(listed)):
             self.channel.forget(peer)
-        for peer, endpoints in listed.items():
+        for peer, where in listed.items():
             if peer not in self._known:
-                self.channel.connect(peer, *endpoints)
+                self.channel.connect(peer, *where)
         self._known = set(listed)
 
     # ---- the live tree

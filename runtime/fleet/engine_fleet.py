@@ -22,6 +22,7 @@ from ...engine.control_messages import (
     Passed,
 )
 from ...nurseries.processes.watched import Watched
+from ...transports.links.link_keys import LinkKeys
 from ..config import RuntimeSettings
 from ..continuity.estate import EngineEstate, Estate
 from ..errors import NoEngineLeft
@@ -72,6 +73,8 @@ class EngineFleet:
     module: str = ENGINE_MODULE
     # Rank of the first engine: other hosts have those below.
     first_rank: int = 0
+    # By which its engines come to frontends of another host.
+    link_keys: LinkKeys | None = None
     # What outlives engines; who has several fleets one after the other keeps it.
     estate: Estate = attrs.field(factory=EngineEstate)
     # Places whose engine is unlike the others': another device, another instruction set. What the
@@ -146,6 +149,7 @@ class EngineFleet:
             epoch=epoch,
             settings=self.settings_of(rank),
             membership=self.frontends.snapshot(),
+            link_keys=self.link_keys,
         )
         return msgspec.msgpack.encode(init)
 

@@ -8,6 +8,7 @@ its head may be of neighbouring versions for as long as machines are being broug
 import attrs
 
 from ...engine.control_messages import FrontendMembership
+from ...transports.links.link_keys import LinkKeys
 from ..control.calls import ControlQuestion
 from ..messages import EngineMembership
 
@@ -132,8 +133,7 @@ class Welcome:
     lease: LeaseSettings
     attempt: int = 1  # of the Join that this answers: the lease begins with its sending
     # Key pair by which frontends let its engines in.
-    link_public: bytes = b""
-    link_secret: bytes = attrs.field(default=b"", repr=False)
+    link_keys: LinkKeys | None = None
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from triolet.runtime.control.calls import ControlCall, ControlQuestion
 from triolet.runtime.hosts import host_messages
 from triolet.runtime.hosts.host_messages import LeaseSettings
 from triolet.transports.codec import Codec
+from triolet.transports.links.link_keys import LinkKeys
 
 from ..test_messages import MEMBERSHIP
 
@@ -27,7 +28,7 @@ WELCOME = host_messages.Welcome(
     epochs=4096,
     settings=b"\x80",
     lease=LeaseSettings(lease_s=5.0),
-    link_secret=b"secret of the host's engines",
+    link_keys=LinkKeys(b"p" * 32, b"s" * 32),
 )
 
 
@@ -62,7 +63,7 @@ def test_both_families_cross_whole() -> None:
 
 
 def test_a_secret_is_in_no_text() -> None:
-    assert "secret of" not in repr(WELCOME)
+    assert "ssss" not in repr(WELCOME)
 
 
 @pytest.mark.parametrize(
