@@ -32,7 +32,7 @@ test:
 	TEST_SECONDS_LINT=$$((checked - installed)) \
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST)
 
-# Campaigns in a hundred minutes, on a machine that does nothing else; each prints its own.
+# Campaigns in two hours, on a machine that does nothing else; each prints its own.
 nightly: $(VENV)/installed-for-tests $(VENV)/kernels
 	$(BIN)/python -m triolet.tests.nightly
 

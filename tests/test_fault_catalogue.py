@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from triolet.fuzz.__main__ import FUZZERS
 from triolet.fuzz.chaos.fault_plan import FaultKind as ChaosFault
+from triolet.fuzz.chaos.network.host_plan import HostFaultKind
 from triolet.fuzz.simulator.bugs import BUGS
 from triolet.fuzz.simulator.plan import FaultKind as SimulatorFault
 
 FOLDER = pathlib.Path(__file__).parent
-ROWS = 134
+ROWS = 140
 # Why a row has no test.
 EXCUSES = ("needs a GPU", "needs several machines", "not applicable: ", "missing: ")
 
@@ -40,6 +41,7 @@ def is_test(reference: str) -> bool:
 
 KINDS: dict[str, Callable[[str], bool]] = {
     "chaos": {str(kind) for kind in ChaosFault}.__contains__,
+    "hosts": {str(kind) for kind in HostFaultKind}.__contains__,
     "simulator": {str(kind) for kind in SimulatorFault}.__contains__,
     "fuzzer": {fuzzer.name for fuzzer in FUZZERS}.__contains__,
     "planted": BUGS.__contains__,

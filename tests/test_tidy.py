@@ -72,6 +72,7 @@ RUN_BY_TESTS = {
     "triolet.engine.worker.native_process",
     "triolet.engine.worker.torch_process",
     "triolet.fuzz.chaos.chaos_server",
+    "triolet.fuzz.chaos.network.host_campaign",
     "triolet.fuzz.chaos.poisoned_engine",
     "triolet.runtime.frontend.frontend",
     "triolet.runtime.frontend.inproc",

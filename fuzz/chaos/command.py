@@ -28,6 +28,8 @@ from .fault_plan import Fault, FaultKind, digest, make_plan
 from .history import Violation
 from .learning import learn_apart
 from .load import PROBES
+from .network.host_campaign import run_hosts
+from .network.namespaces import NoNamespaces
 from .options import ChaosOptions
 from .report.report import Report
 from .served_run import JOURNAL, open_served_run
@@ -113,7 +115,7 @@ def plan_of(options: ChaosOptions) -> list[Fault]:
 
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
     """`triolet chaos`: exits with the code of `run_chaos`."""
-    with errors_as_sentences(Lost, NotInTime, ServerEnded):
+    with errors_as_sentences(Lost, NoNamespaces, NotInTime, ServerEnded):
         raise SystemExit(run_chaos(options))
 
 
@@ -122,7 +124,7 @@ def run_chaos(options: ChaosOptions) -> int:
     check_target(options.json)
     if options.picture:
         check_file("picture", options.picture)
-    run = run_target if options.target else run_campaign
+    run = run_hosts if options.hosts else run_target if options.target else run_campaign
     report = trio.run(until_terminated, partial(run, options))
     if shows_table(options.json):
         show(report)

@@ -39,6 +39,8 @@ SIZES = {
 }
 # Each takes as long as such a server takes to start.
 TARGET_KILLS = 20
+# A head, and two hosts of which one may be lost.
+HOSTS_MIN = 3
 # What `--help` shows together.
 FAULTS, SERVER, TARGET, REPORT = (
     Group(title, sort_key=place)
@@ -70,6 +72,14 @@ class ChaosOptions:
     ] = None
     engines: Annotated[int, Parameter(group=SERVER, help="Number of engines.")] = 2
     frontends: Annotated[int, Parameter(group=SERVER, help="Number of frontends.")] = 2
+    hosts: Annotated[
+        int,
+        Parameter(
+            group=SERVER,
+            help="Number of hosts, the head's included, in network namespaces whose links fail; 0"
+            " is one machine. Needs root, or `unshare --user --map-root-user`.",
+        ),
+    ] = 0
     executor: Annotated[
         str, Parameter(group=SERVER, help="Executor, as of serve: null, native or torch.")
     ] = "null"
@@ -153,6 +163,10 @@ class ChaosOptions:
             raise InvalidParameter("unlike", "this processor runs one instruction set alone")
         if self.target and self.profile:
             raise InvalidParameter("target", "is a campaign of its own: it has no --profile")
+        if self.hosts and (self.hosts < HOSTS_MIN or self.target or self.only):
+            raise InvalidParameter(
+                "hosts", f"must be 0, or at least {HOSTS_MIN} without --target and --only"
+            )
         if FaultKind.KILL_ROOT in self.only:
             raise InvalidParameter("only", "the root is killed last in any case")
         if not 1 <= self.patience < math.inf:
@@ -230,6 +244,7 @@ class ChaosOptions:
         return [
             *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.count)),
             *(("--profile", str(self.profile)) if self.profile else ()),
+            *(("--hosts", str(self.hosts)) if self.hosts else ()),
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--executor", self.executor, "--step", str(self.step)),
             *("--workers", str(self.workers)),

@@ -1,4 +1,4 @@
-"""Campaigns in a hundred minutes: each by its own command, its minutes beside a limit.
+"""Campaigns in two hours: each by its own command, its minutes beside a limit.
 
     make nightly                             all, one after the other, on an idle machine
     python -m tests.nightly hostile chaos    these alone
@@ -22,7 +22,7 @@ from triolet.tests.house import ROOT
 
 LOGS: Final = ROOT / ".cache" / "nightly"
 # For whoever has a night, and a second one for what it shows.
-WHOLE_LIMIT_MINUTES: Final = 100
+WHOLE_LIMIT_MINUTES: Final = 110
 SHOWN_LINES: Final = 40
 
 
@@ -49,6 +49,7 @@ CAMPAIGNS: Final = (
         "--faults 5",
         "--faults 1",
     ),
+    Campaign("chaos, hosts", 8, "triolet chaos --hosts 3", "--faults 44 --minutes 7", "--faults 1"),
     Campaign("kills", 6, "triolet.tests.kills", "--minutes 5", "--kills 4"),
     Campaign(
         "kills of pairs",

@@ -49,6 +49,9 @@ class HostLab:
     # {host: its process}, the newest one of each.
     joined: dict[int, ServerProcess] = attrs.field(factory=dict, init=False)
 
+    # {host: ranks of its engines}, as they were when it joined first.
+    ranks: dict[int, frozenset[int]] = attrs.field(factory=dict, init=False)
+
     @property
     def clients(self) -> int:
         """The host of all clients."""
@@ -58,6 +61,25 @@ class HostLab:
     def others(self) -> Sequence[int]:
         """Hosts that may join the head."""
         return range(HEAD + 1, self.clients)
+
+    async def start(self, *options: str) -> None:
+        """Start a head with one engine, and let each other host join with one. `options` are the
+        head's. Raises `ServerEnded`, `NotInTime`."""
+        await self.make_key()
+        join = ("--join-port", str(JOIN_PORT), "--key", str(self.key_file))
+        address = ("--advertise", self.network.address(HEAD))
+        counts = ("--engines", "1", "--frontends", "1")
+        await self.start_head(*join, *address, *counts, *options)
+        await self.wait_ready(1)
+        for host in self.others:
+            known = set(await self.epochs())
+            self.start_host(host)
+            await self.wait_ready(len(known) + 1)
+            self.ranks[host] = frozenset(set(await self.epochs()) - known)
+
+    async def epochs(self) -> dict[int, int]:
+        """{rank: epoch} of all engines."""
+        return {engine["rank"]: engine["epoch"] for engine in await self.engines()}
 
     async def start_head(self, *options: str) -> None:
         """Start `triolet serve` with these options, until it serves. Raises `ServerEnded`."""
@@ -77,11 +99,11 @@ class HostLab:
         done.spawn(str(self.key_file))
         await wait_until(lambda: done.popen.poll() is not None, "there is a key", seconds=READY_S)
 
-    def start_host(self, host: int, *options: str) -> None:
+    def start_host(self, host: int) -> None:
         """Start `triolet engine` on a host, which joins the head when it can."""
         head = f"{self.network.address(HEAD)}:{JOIN_PORT}"
         join = ("--join", head, "--key", str(self.key_file), "--name", name_of(host))
-        words = [*self._triolet(host), "engine", *join, *options]
+        words = [*self._triolet(host), "engine", *join]
         self.joined[host] = ServerProcess(words, self._folder(host))
         self.joined[host].spawn()
 

@@ -1,0 +1,236 @@
+"""Campaign over several hosts: one fault after another on hosts and their links, under streams.
+
+Each fault has a round of streams of its own, which must be, to the last token, those of an
+undisturbed round, on connections that no client opens again. The fault is proven by the switch's
+counters or by /proc; when its host, or its engine, is taken for silent or gone is seen in /health.
+Then all must be whole again, with other lives where the fault costs them and nowhere else. At last
+the head is killed, and no host computes on.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from ....nurseries.tasks.service import single_error
+from ...observers import NotInTime, wait_until
+from ...observers import name_of as title_of
+from .. import faults
+from ..campaign import log_violations
+from ..fault_plan import FaultKind, digest
+from ..history import StreamHistory, Violation
+from ..load import Script
+from ..options import ChaosOptions
+from ..report.gaps import percentiles_of
+from ..report.report import FaultOutcome, Report
+from .host_lab import (
+    HEAD,
+    HostLab,
+    differences,
+    excess_gaps_s,
+    is_up,
+    make_scripts,
+    open_host_lab,
+    wait_tokens,
+)
+from .host_plan import Cost, HostFault, HostFaultKind, Ways, judge_epochs_of_hosts, make_host_plan
+from .link_rules import Way
+
+STREAMS, TOKENS = 16, 400
+# Silence of one second, and what a busy machine adds; a killed process is noticed sooner.
+NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
+# Its lease, and the ladder by which it ends its engines.
+EMPTY_S = 6.0
+# Title of a process that computes; spares have another one.
+COMPUTES = re.compile(r"triolet: (engine|worker) \d")
+
+
+@attrs.define(eq=False)
+class HostCampaign:
+    """State of one campaign."""
+
+    options: ChaosOptions
+    lab: HostLab
+    report: Report
+    scripts: Sequence[Script] = attrs.field(factory=lambda: make_scripts(STREAMS, TOKENS))
+    undisturbed: list[StreamHistory] = attrs.field(factory=list, init=False)
+    # {kind of fault: seconds until it was noticed}, and gaps beyond the longest undisturbed one.
+    noticed_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
+    gaps_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
+
+    async def begin(self) -> None:
+        """Start the head, let each host join, and learn what is right. Raises `NotInTime`."""
+        options = self.options
+        await self.lab.start("--executor", options.executor, "--null-step", str(options.step))
+        async with self.lab.streams(self.scripts) as self.undisturbed:
+            pass
+        calm_s = max(history.gap_s for history in self.undisturbed)
+        self.report.notes = [f"longest silence of {STREAMS} undisturbed streams: {calm_s:.2f} s"]
+
+    async def run(self, plan: Sequence[HostFault]) -> None:
+        """Make all faults, or as many as there is time for. Raises `NotInTime`."""
+        for fault in plan:
+            if trio.current_time() > self.report.began_s + self.options.most_s():
+                break
+            outcome = FaultOutcome(fault.number, fault.kind, f"host {fault.host}")
+            self.report.outcomes.append(outcome)
+            await self._run_fault(fault, outcome)
+            sys.stderr.write(f"{self.report.running_line(trio.current_time())}\n")
+        await self.kill_head()
+
+    async def _run_fault(self, fault: HostFault, outcome: FaultOutcome) -> None:
+        kind, patience = fault.kind, self.options.patience
+        before = await self.lab.epochs()
+        async with self.lab.streams(self.scripts) as histories:
+            await wait_tokens(histories, fault.token)
+            outcome.begin(trio.current_time())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, fault, outcome)
+                try:
+                    outcome.proof = await self._make(fault)
+                except faults.Void as void:
+                    outcome.void = str(void)
+            healed_s = trio.current_time()
+            if kind.effect.cost is Cost.HOST:
+                await self._restart(fault)
+            await self.lab.wait_ready(len(before))
+            outcome.recovery_s = trio.current_time() - healed_s
+            outcome.until_s = trio.current_time()
+        after = await self.lab.epochs()
+        self._judge(outcome, histories)
+        wrong = judge_epochs_of_hosts(fault, self.lab.ranks[fault.host], before, after)
+        outcome.violations += [Violation("I11", f"{kind}: {each}") for each in wrong]
+        noticed_s = self.noticed_s.get(kind, [])
+        if kind.effect.cost is Cost.HOST and (not noticed_s or noticed_s[-1] > NOTICE_S * patience):
+            outcome.violations.append(Violation("I8", f"{kind}: noticed after {noticed_s[-1:]} s"))
+        self.report.checks.update(["I7", "I8", "I11"])
+
+    def _judge(self, outcome: FaultOutcome, histories: Sequence[StreamHistory]) -> None:
+        outcome.violations += [
+            Violation("I2", f"{outcome.kind}: {each}")
+            for each in differences(histories, self.undisturbed)
+        ]
+        self.gaps_s.setdefault(outcome.kind, []).extend(excess_gaps_s(histories, self.undisturbed))
+        self.report.draw_streams(histories)
+        for history in histories:
+            self.report.count_stream(history, None)
+        self.report.checks.update({"I2": len(histories), "I3": len(histories)})
+
+    async def _watch(self, fault: HostFault, outcome: FaultOutcome) -> None:
+        """Note when an engine of this host is not listed as one that takes requests."""
+        assert outcome.at_s is not None
+        with trio.move_on_after(max(NOTICE_S * self.options.patience, fault.kind.effect.seconds)):
+            while True:
+                engines = await self.lab.engines()
+                up = {engine["rank"] for engine in engines if is_up(engine)}
+                if engines and not self.lab.ranks[fault.host] <= up:
+                    passed_s = trio.current_time() - outcome.at_s
+                    self.noticed_s.setdefault(fault.kind, []).append(passed_s)
+                    return
+                await trio.sleep(NOTICE_LOOK_S)
+
+    async def _make(self, fault: HostFault) -> str:
+        """Make it, and see it over; its proof. Raises `Void`, and `NotInTime` of engines that
+        compute on though their host has lost its lease, or its process."""
+        effect, host = fault.kind.effect, fault.host
+        computing = self._computing(host)
+        if effect.ways is not Ways.NONE:
+            proofs: list[str] = []
+
+            async def spoil() -> None:
+                ways = self._ways(effect.ways, host)
+                proofs.append(await self.lab.spoil(ways, effect.seconds, **effect.changes))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(spoil)
+                if effect.cost is Cost.HOST:
+                    await self._wait_ended(host, computing)
+            return proofs[0]
+        match fault.kind:
+            case HostFaultKind.HOST_OFF:
+                return f"pids {await self.lab.host_off(host)} are gone"
+            case HostFaultKind.KILL_HOST:
+                pid = self.lab.kill_host_process(host)
+                await self._wait_ended(host, computing)
+                return f"pid {pid} is gone, and no process of its host computes"
+            case HostFaultKind.STOP_HOST:
+                return await faults.stop(effect.seconds, self.lab.joined[host].pid)
+            case _:
+                return await faults.kill(computing[0])
+
+    def _ways(self, ways: Ways, host: int) -> list[Way]:
+        return {
+            Ways.BOTH: self.lab.between(host),
+            Ways.FROM_HOST: [(host, HEAD)],
+            Ways.TO_HOST: [(HEAD, host)],
+        }[ways]
+
+    def _computing(self, host: int) -> list[int]:
+        """Engines and workers of a host, without its spares."""
+        titles = {pid: title_of(pid) for pid in self.lab.network.pids(host)}
+        return [pid for pid, title in titles.items() if COMPUTES.match(title)]
+
+    async def _wait_ended(self, host: int, computing: Sequence[int]) -> None:
+        seconds = EMPTY_S * self.options.patience
+        what = f"engines of host {host} have ended"
+        await wait_until(
+            lambda: not set(computing) & set(self._computing(host)), what, seconds=seconds
+        )
+
+    async def _restart(self, fault: HostFault) -> None:
+        """Start a host again whose process is gone; any other joins again by itself."""
+        if self.lab.joined[fault.host].popen.poll() is not None:
+            await self.lab.network.heal(self.lab.network.ways(fault.host))
+            self.lab.start_host(fault.host)
+
+    async def kill_head(self) -> None:
+        """The last act: no host computes on. Raises `NotInTime`."""
+        outcome = FaultOutcome(len(self.report.outcomes), FaultKind.KILL_ROOT, "root")
+        self.report.outcomes.append(outcome)
+        computing = {host: self._computing(host) for host in self.lab.others}
+        outcome.begin(trio.current_time())
+        assert outcome.at_s is not None
+        outcome.proof = await faults.kill(self.lab.head.pid)
+        self.lab.head.popen.wait()
+        for host, pids in computing.items():
+            await self._wait_ended(host, pids)
+        outcome.until_s = trio.current_time()
+        outcome.recovery_s = outcome.until_s - outcome.at_s
+        self.report.checks.update(["I5"])
+
+    def sentences(self) -> list[str]:
+        """Seconds until each kind was noticed, and by how much its streams were longer silent."""
+        return [
+            f"{kind}: noticed p50/p99/max {percentiles_of(self.noticed_s.get(kind, []))} s,"
+            f" silence beyond the undisturbed {percentiles_of(gaps_s)} s"
+            for kind, gaps_s in self.gaps_s.items()
+        ]
+
+
+async def run_hosts(options: ChaosOptions, plan: Sequence[HostFault] | None = None) -> Report:
+    """Run a plan, that of these options by default, to its end, over so many hosts.
+
+    Raises `NoNamespaces`, and `ServerEnded` or `NotInTime` if the hosts do not even come up.
+    Cancellation: nothing of it is left.
+    """
+    with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
+        async with open_host_lab(pathlib.Path(folder), options.hosts, seed=options.seed) as lab:
+            plan = plan or make_host_plan(options.seed, options.count, lab.others)
+            counts = Counter(str(fault.kind) for fault in plan)
+            report = Report(options.seed, digest(plan), options.words_of_replay(), counts)
+            campaign = HostCampaign(options, lab, report)
+            await campaign.begin()
+            report.began_s = trio.current_time()
+            try:
+                await campaign.run(plan)
+            except* NotInTime as group:  # what did not come back ends the campaign, in red
+                report.violations.append(Violation("I8", str(single_error(group))))
+            report.notes = [*report.notes, *campaign.sentences()]
+            report.violations += log_violations(lab.head.log())
+    report.seconds = trio.current_time() - report.began_s
+    return report
