@@ -80,6 +80,8 @@ class HostCampaign:
             outcome = FaultOutcome(fault.number, fault.kind, f"host {fault.host}")
             self.report.outcomes.append(outcome)
             await self._run_fault(fault, outcome)
+            for violation in outcome.violations:
+                sys.stderr.write(f"VIOLATION {violation.invariant}: {violation.evidence[:200]}\n")
             sys.stderr.write(f"{self.report.running_line(trio.current_time())}\n")
         await self.kill_head()
 
