@@ -4,6 +4,7 @@ The classes of options take longer to make than a tree or a version to print, so
 have them live in `entry_points` modules, which the parser imports by name.
 """
 
+import pathlib
 import sys
 from functools import partial
 from typing import Annotated
@@ -72,6 +73,12 @@ app.command(
     help="Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions, and"
     " Anthropic's Messages.",
     help_epilogue=SERVE_MORE,
+)
+app.command(
+    f"{SETTINGS}:engine",
+    help="Serve engines of this machine under a head on another one, which was started with"
+    " `--join-port`. SIGTERM has their streams go on elsewhere first.",
+    help_epilogue=MORE,
 )
 app.command(
     f"{SETTINGS}:run",
@@ -165,6 +172,16 @@ def restart(
             trio.run(restart_rolling, partial(ask_run, find_run(run)), print_whole)
             return
         print_whole(trio.run(restart_text, run, engine, frontend))
+
+
+@app.command
+def keygen(file: pathlib.Path, /) -> None:
+    """Make the keys of a cluster: for the head (`serve --key`), and for hosts (`engine --key`)."""
+    from .api.commands.exits import errors_as_sentences
+    from .runtime.hosts.host_keys import write_cluster_keys
+
+    with errors_as_sentences():
+        write_cluster_keys(file)
 
 
 @app.command

@@ -21,14 +21,16 @@ from ..runtime.config import JournalSettings
 from ..runtime.frontend.adoption import AdoptedStream, adopt_streams
 from ..runtime.frontend.client_tasks import run_adopted_forms
 from ..runtime.frontend.frontend import Frontend
+from ..runtime.hosts.remote_side import remote_side
 from ..runtime.journal.disk_file import open_disk_journal
 from ..runtime.journal.journal import Journal, open_journal
 from ..runtime.journal.records import JournalUnreadable
 from ..runtime.journal.writer import JournalLimits
-from ..runtime.messages import EngineMembership, ForeignCall, FrontendInit
+from ..runtime.messages import EngineMembership, ForeignCall, FrontendInit, FrontendReady
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.links.channel import Peer
+from ..transports.links.zmq_channel import HubChannel, HubSide
 from ..transports.takeover.memory import map_slots, refuse_slot
 from .application import Application
 from .http.held import HeldSlots
@@ -53,8 +55,8 @@ class FrontendHome:
     adopted: list[AdoptedStream]
     # Slots of connections that have ended, and the root does not know it; bounded by the slots.
     ended: list[int]
-    # Endpoints at which engines reach it.
-    endpoints: tuple[str, str]
+    # Where engines reach it.
+    where: FrontendReady
     # Set when responses of the life before can be read.
     _has_adopted: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -99,7 +101,8 @@ async def open_frontend_home(
     and goes.
     """
     runtime, me = settings.runtime, Peer("frontend", init.rank, init.epoch)
-    async with open_frontend_hub(init.run_id, me) as channel:
+    remote = remote_side(runtime.hosts)
+    async with open_frontend_hub(init.run_id, me, remote) as channel:
         frontend = make_frontend(
             *(Frontend, runtime, channel, inputs),
             term=init.epoch,
@@ -139,8 +142,21 @@ async def open_frontend_home(
                     ),
                     open_queue_source() as source,
                 ):
-                    endpoints = channel.endpoints
-                    yield FrontendHome(frontend, application, source, adopted, ended, endpoints)
+                    where = _where(channel, remote, has_slots=application.slots is not None)
+                    yield FrontendHome(frontend, application, source, adopted, ended, where)
+
+
+def _where(channel: HubChannel, remote: HubSide | None, *, has_slots: bool) -> FrontendReady:
+    """Where engines reach it, here and from elsewhere."""
+    key = b"" if remote is None or remote.keys is None else remote.keys.public
+    input_endpoint, output_endpoint = channel.endpoints
+    return FrontendReady(
+        input_endpoint=input_endpoint,
+        output_endpoint=output_endpoint,
+        has_slots=has_slots,
+        remote_endpoints=channel.remote_endpoints,
+        server_key=key,
+    )
 
 
 def _adopt(

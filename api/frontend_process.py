@@ -101,13 +101,7 @@ async def main(child: ChildFds, *, make_hands: Callable[..., Hands] = Hands) -> 
                 changes=changes,
             )
             async with opening as home:
-                input_endpoint, output_endpoint = home.endpoints
-                where = FrontendReady(
-                    input_endpoint=input_endpoint,
-                    output_endpoint=output_endpoint,
-                    has_slots=home.application.slots is not None,
-                )
-                await FrontendProcess(init, control, home, forms).run(handshake, where)
+                await FrontendProcess(init, control, home, forms).run(handshake, home.where)
 
 
 @attrs.define(eq=False)

@@ -8,6 +8,7 @@ from typing import TypedDict
 from ..nurseries.logs import LogSettings
 from .config import (
     AdmissionLimits,
+    HostSettings,
     InputLimits,
     JournalSettings,
     ReplaySettings,
@@ -70,6 +71,7 @@ class RuntimeArguments(EngineArguments, total=False):
     replay: ReplaySettings
     journal: JournalSettings
     takeover: bool
+    hosts: HostSettings
     supervision: SupervisionSettings
     times: RuntimeTimes
     logs: LogSettings

@@ -4,7 +4,9 @@ Plain data with its bounds checked at construction; where the values come from (
 environment, file) is for `api.commands`. Settings of clients' connections are `api.settings`.
 """
 
+import ipaddress
 import random
+import re
 from typing import Any
 
 import attrs
@@ -19,6 +21,7 @@ from .errors import RETRY_AFTER_S
 # More processes of one kind than any machine has use for: a slip of the keyboard would otherwise
 # start them until there is no memory left.
 PROCESSES_MAX = 1024
+PORT_MAX = 65535
 
 
 GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE = "auto", "none"
@@ -177,6 +180,41 @@ class SupervisionSettings:
 
 
 @attrs.frozen(kw_only=True)
+class HostSettings:
+    """How engines on other machines serve here."""
+
+    join_port: int = setting(
+        0, at_most=65535, help="Port at which hosts join (`triolet engine --join`); 0: none may."
+    )
+    # Frontends' sockets and the door are bound there.
+    advertise: str = setting("", help="IP address of this machine at which hosts reach it.")
+    data_ports: str = setting(
+        "", help="Ports of frontends' sockets for hosts, as LOW-HIGH; empty: any that are free."
+    )
+    key_file: str = setting(
+        "", option="key", help="File of the cluster's keys, made by `triolet keygen`."
+    )
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            if self.advertise:
+                ipaddress.ip_address(self.advertise)
+        except ValueError:
+            reason = f"must be an IP address of this machine, not {self.advertise!r}"
+            raise InvalidParameter("advertise", reason) from None
+        if self.data_ports and not self.ports:
+            reason = f"must be LOW-HIGH, two ports or more, not {self.data_ports!r}"
+            raise InvalidParameter("data_ports", reason)
+
+    @property
+    def ports(self) -> range:
+        """Ports of `data_ports`; none if any will do, or it is no range of two at least."""
+        found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", self.data_ports)
+        low, high = map(int, found.groups()) if found else (0, 0)
+        return range(low, high + 1) if 0 < low < high <= PORT_MAX else range(0)
+
+
+@attrs.frozen(kw_only=True)
 class RuntimeTimes:
     """Bounds on waiting, in seconds."""
 
@@ -197,8 +235,9 @@ class RuntimeSettings:
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
+    # 0 where hosts may join: all engines are on other machines.
     engines: int = setting(
-        1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes; each has the whole model."
+        1, at_most=PROCESSES_MAX, help="Engine processes; each has the whole model."
     )
     frontends: int = setting(
         0,
@@ -252,6 +291,7 @@ class RuntimeSettings:
     takeover: bool = setting(
         default=True, help="Keep connections open when their frontend dies; needs the journal."
     )
+    hosts: HostSettings = attrs.field(factory=HostSettings)
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
     # Logs of our own processes; an embedding program logs as it likes.
@@ -261,6 +301,10 @@ class RuntimeSettings:
     core_dumps: bool = setting(
         default=False, help="Let crashed processes write core files, which hold prompts and keys."
     )
+
+    def __attrs_post_init__(self) -> None:
+        if not self.engines and not self.hosts.join_port:
+            raise InvalidParameter("engines", "must be at least 1, not 0, unless hosts may join")
 
     @property
     def takes_over(self) -> bool:

@@ -262,6 +262,17 @@ class PortInUse(Exception):
 
 
 @attrs.frozen
+class JoinRefusedByHead(Exception):
+    """A head does not let this host in, for the one fact that `reason` names."""
+
+    head: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the head at {self.head} does not let this host in: {self.reason}"
+
+
+@attrs.frozen
 class ControlCallRefused(Exception):
     """The root of a server does not do what was asked; `reason` is a sentence, `code` a name."""
 

@@ -22,6 +22,11 @@ from .events import (
     Draining,
     EngineDiffers,
     FileDownloaded,
+    HostHeard,
+    HostJoined,
+    HostLost,
+    HostSaid,
+    HostSilent,
     ModelFetched,
     RequestRefused,
     RunEvent,
@@ -66,6 +71,18 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: given up: {cause}"
         case RequestRefused(child=child, content=content):
             return f"{child}: died of request content {content}; it is refused from now on"
+        case HostJoined(host=host, ranks=ranks, remark=remark):
+            engines = f"engine{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+            said = f"host {host}: joined with {engines}"
+            return f"{said} ({remark})" if remark else said
+        case HostSilent(host=host):
+            return f"host {host}: says nothing, or hears nothing; its streams go on elsewhere"
+        case HostHeard(host=host):
+            return f"host {host}: speaks again"
+        case HostLost(host=host, cause=cause):
+            return f"host {host}: {cause}"
+        case HostSaid(host=host, text=text):
+            return f"host {host}: {text}"
         case Serving(url=url, boot_s=boot_s):
             return f"serving on {url} after {boot_s:.1f} s"
         case Draining(open_streams=open_streams, grace_s=grace_s):

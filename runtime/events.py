@@ -118,6 +118,46 @@ class RequestRefused:
 
 
 @attrs.frozen
+class HostJoined:
+    """A host serves these ranks under its head from now on; told at both ends."""
+
+    host: str
+    ranks: list[int]
+    remark: str = ""
+
+
+@attrs.frozen
+class HostSilent:
+    """A host says nothing, or hears nothing: its streams go on elsewhere, where they can."""
+
+    host: str
+
+
+@attrs.frozen
+class HostHeard:
+    """A silent host is back, with the engines that it had."""
+
+    host: str
+
+
+@attrs.frozen
+class HostLost:
+    """A host is lost to its head, or the head to the host, for `cause`: its engines end."""
+
+    host: str
+    cause: str
+
+
+@attrs.frozen
+class HostSaid:
+    """Line of what happened at a host."""
+
+    host: str
+    text: str
+    is_warning: bool
+
+
+@attrs.frozen
 class Serving:
     """The run accepts connections at `url`."""
 
@@ -151,6 +191,11 @@ RunEvent = (
     | ChildStopped
     | ChildFailed
     | RequestRefused
+    | HostJoined
+    | HostSilent
+    | HostHeard
+    | HostLost
+    | HostSaid
     | Serving
     | Draining
     | Stopped

@@ -61,6 +61,8 @@ class EngineMembership:
     refused: dict[bytes, float] = attrs.field(factory=dict)
     # {rank: the last epoch} of those that are no more, where none was added since.
     removed: dict[int, int] = attrs.field(factory=dict)
+    # {public key: ranks of engines that may come by it}, of other machines.
+    link_keys: dict[bytes, list[int]] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -100,6 +102,9 @@ class FrontendReady:
     input_endpoint: str
     output_endpoint: str
     has_slots: bool = False
+    # Where other machines' engines reach it, and by which key they know it; "" if nowhere.
+    remote_endpoints: tuple[str, str] = ("", "")
+    server_key: bytes = b""
 
 
 @attrs.frozen

@@ -32,7 +32,7 @@ from ..nurseries.tasks.service import open_service, single_errors_unwrapped
 from ..transports.codec import Codec
 from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer
-from ..transports.links.zmq_channel import HubChannel, open_hub
+from ..transports.links.zmq_channel import HubChannel, HubSide, open_hub
 from .arguments import RuntimeArguments
 from .config import RuntimeSettings
 from .control.calls import EngineState
@@ -292,7 +292,9 @@ async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> Async
         yield runtime
 
 
-def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
+def open_frontend_hub(
+    run_id: str, me: Peer, remote: HubSide | None = None
+) -> AbstractAsyncContextManager[HubChannel]:
     """The channel of one frontend to all engines, at addresses that no other process can foresee.
 
     Engines learn them by membership. The sockets are bound by `open_frontend_services`.
@@ -308,6 +310,7 @@ def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubC
         Codec(*FRONTEND_TO_ENGINE),
         input_endpoint=input_endpoint,
         output_endpoint=output_endpoint,
+        remote=remote,
     )
 
 

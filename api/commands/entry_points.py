@@ -20,6 +20,7 @@ from .options import (
     EngineOptions,
     FileOptions,
     HelpAll,
+    HostOptions,
     KeyFileOptions,
     Model,
     ServeOptions,
@@ -27,7 +28,7 @@ from .options import (
 from .sources import SOURCES
 
 SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
-FILE, KEYS = FileOptions(), KeyFileOptions()
+FILE, KEYS, HOST = FileOptions(), KeyFileOptions(), HostOptions()
 
 
 def serve(
@@ -62,6 +63,30 @@ def serve(
         with make_server_report(plan.settings.logs.format, steps) as report:
             plan = trio.run(fetch_plan, plan, model, tree, report)
             code = trio.run(run_server, plan, report, SOURCES.unknown)
+    raise SystemExit(code)
+
+
+def engine(
+    model: Model = None,
+    *,
+    options: Annotated[HostOptions, FLAT] = HOST,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """`triolet engine`."""
+    pause_collector()
+    import trio
+
+    from ...nurseries.logs import LogSettings
+    from .exits import errors_as_sentences
+    from .host import serve_as_host
+    from .host_plans import make_host_plan
+    from .report import make_report
+
+    settle_modules()
+    with errors_as_sentences():
+        plan = make_host_plan(model, **attrs.asdict(options))
+        with make_report() as report:
+            code = trio.run(serve_as_host, plan, report, LogSettings())
     raise SystemExit(code)
 
 

@@ -5,6 +5,7 @@
     2   the command line is wrong: an unknown word, a value out of range
     3   an engine or a frontend was given up, so the server went on with fewer than configured, or
         ended
+    78  a head refused this host for what only people can mend: sysexits' EX_CONFIG
     130 Ctrl-C, where it is not a way to end in order
     141 the reader of the output left before its end (`triolet config show | head`)
     143 SIGTERM or SIGHUP, where it is not a way to end in order
@@ -28,6 +29,7 @@ from ...nurseries.tasks.service import single_error, single_errors_unwrapped
 from ...runtime.control.client import ControlCallFailed
 from ...runtime.errors import (
     ControlCallRefused,
+    JoinRefusedByHead,
     NoEngineLeft,
     NoFrontendLeft,
     PortInUse,
@@ -40,6 +42,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 # A place was given up: systemd's Restart=on-failure must see it.
 EXIT_ENGINE_LOST = 3
+# What a unit names in RestartPreventExitStatus.
+EXIT_REFUSED = 78
 # A shell's code for a program that SIGINT ended.
 EXIT_INTERRUPTED = 130
 # The same of SIGPIPE, which Python turns into an error.
@@ -53,6 +57,7 @@ _SENTENCES = (
     EngineError,
     ControlCallFailed,
     ControlCallRefused,
+    JoinRefusedByHead,
     NoEngineLeft,
     NoFrontendLeft,
     PortInUse,
@@ -144,5 +149,7 @@ def _code(error: BaseException) -> int:
             return EXIT_USAGE
         case NoEngineLeft() | NoFrontendLeft():
             return EXIT_ENGINE_LOST
+        case JoinRefusedByHead():
+            return EXIT_REFUSED
         case _:
             return EXIT_FAILED

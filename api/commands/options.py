@@ -33,6 +33,7 @@ GROUPS = {
     "Routers": "kv-events-endpoint kv-events-replay-endpoint kv-events-token-ids",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
+    "Hosts": "join-port key advertise data-ports join name",
     "Settings": "config help-all",
 }
 _GROUP_OF = {
@@ -163,3 +164,21 @@ class ChatOptions:
     temperature: Annotated[float, _note("temperature", "0 is greedy.")] = 0.7
     max_tokens: Annotated[int, _note("max-tokens", "Maximum length of an answer, in tokens.")] = 256
     seed: Annotated[int | None, _note("seed", "Same seed, same answers.")] = None
+
+
+@attrs.frozen(kw_only=True)
+class HostOptions:
+    """Where a host joins, as whom, and what its engines are on this machine."""
+
+    join: Annotated[
+        tuple[str, ...],
+        _note("join", "Head to serve under, as HOST:PORT; repeatable, tried in turn."),
+    ] = ()
+    key: Annotated[str, _note("key", "File of the cluster's keys (`triolet keygen`).")] = ""
+    name: Annotated[str, _note("name", "Name of this host; without it the machine's.")] = ""
+    engines: Annotated[int, _note("engines", "Engine processes; each has the whole model.")] = 1
+    spare_engines: Annotated[
+        int, _note("spare-engines", "Warm spare processes, which replace engines that die.")
+    ] = 1
+    device: Annotated[str, _note("device", "Device that PyTorch computes on.")] = "cpu"
+    threads: Annotated[int, _note("threads", "Threads of each worker; 0: as the head has.")] = 0

@@ -18,7 +18,9 @@ from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.processes.title import set_title
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import start_service
+from ...runtime.config import RuntimeSettings
 from ...runtime.events import OnEvent, RunEvent, Serving, Stopped
+from ...runtime.fleet.elsewhere import MakeElsewhere
 from ...runtime.fleet.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
 from .plan import short_cache
@@ -43,7 +45,7 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     port = f" on port {plan.port}" if plan.port else ""
     set_title(f"root of {plan.settings.model_name}{port}")
     become_subreaper()  # workers of an engine that died are ours to reap, below
-    root = Root(plan, partial(_report, on_event))
+    root = Root(plan, partial(_report, on_event), make_elsewhere=_door(plan.settings))
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
         if warning := short_cache(plan.settings.engine):
@@ -58,6 +60,15 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
         on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
     return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
+
+
+def _door(settings: RuntimeSettings) -> MakeElsewhere | None:
+    """What lets other machines in, if they may come: most roots load nothing for them."""
+    if not settings.hosts.join_port:
+        return None
+    from .host_plans import make_join_plan
+
+    return make_join_plan(settings).make
 
 
 def _report(on_event: OnEvent, event: RunEvent) -> None:

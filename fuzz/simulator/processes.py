@@ -280,18 +280,12 @@ class Programs:
         self.on_boot(process)
         fds = dict(zip(init.descriptors, handshake.fds, strict=True))
         async with self._open_home(process, init, fds, control) as home:
-            inputs, outputs = home.endpoints
             running = frontend_process.FrontendProcess(
                 init, control, home, settle=_settle_nothing, load_period_s=LOAD_PERIOD_S
             )
             assert isinstance(process.parts, FrontendParts)
             process.parts.forms = running.forms
-            where = FrontendReady(
-                input_endpoint=inputs,
-                output_endpoint=outputs,
-                has_slots=home.application.slots is not None,
-            )
-            await running.run(handshake, where)
+            await running.run(handshake, home.where)
 
     async def run_forms(self, process: SimProcess) -> None:
         """As `runtime.forms.form_process.main`."""
@@ -360,9 +354,12 @@ class Programs:
                 responses.start()
                 self.on_up(process)
                 others = [stream for stream in adopted if stream.surface != SURFACE]
-                yield FrontendHome(
-                    frontend, application, source, others, ended, endpoints=hub.endpoints
+                has_slots = application.slots is not None
+                inputs, outputs = hub.endpoints
+                where = FrontendReady(
+                    input_endpoint=inputs, output_endpoint=outputs, has_slots=has_slots
                 )
+                yield FrontendHome(frontend, application, source, others, ended, where)
 
     async def _handshake(
         self, process: SimProcess, control: ControlChannel, role: str

@@ -119,7 +119,7 @@ class EngineFleet:
             parts=self.parts,
             estates=(self.estate,),
             first_rank=self.first_rank,
-            spares_count=settings.spare_engines,
+            spares_count=settings.spare_engines if settings.engines else 0,
         )
 
     @property

@@ -275,8 +275,14 @@ class FrontendFleet:
         self.connections.handle_ready(rank, child, has_slots=where.has_slots)
         child.control.publish(self.engines())  # some may have come or gone since its INIT
         self._publish_states()
-        endpoints = where.input_endpoint, where.output_endpoint
-        address = FrontendAddress(rank, child.epoch, *endpoints)
+        address = FrontendAddress(
+            rank,
+            child.epoch,
+            where.input_endpoint,
+            where.output_endpoint,
+            *where.remote_endpoints,
+            where.server_key,
+        )
         self.on_membership(self.directory.handle_ready(address))
         self.connections.notify()
 

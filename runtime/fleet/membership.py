@@ -26,6 +26,7 @@ class EngineDirectory:
     _number: int = attrs.field(default=0, init=False)
     _suspects: dict[bytes, int] = attrs.field(factory=dict, init=False)
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
+    _link_keys: dict[bytes, list[int]] = attrs.field(factory=dict, init=False)
 
     def handle_starting(self, rank: int, epoch: int, restarts: int = 0) -> EngineMembership:
         """A new epoch is about to be spawned, after so many restarts of its place.
@@ -96,6 +97,10 @@ class EngineDirectory:
         self._refused = dict(refused)
         return self._next()
 
+    def handle_link_keys(self, keys: Mapping[bytes, Set[int]]) -> None:
+        """Note which keys engines of other machines come by; told with the next snapshot."""
+        self._link_keys = {key: sorted(ranks) for key, ranks in keys.items()}
+
     def ranks(self) -> Set[int]:
         """Ranks that are listed."""
         return self._members.keys()
@@ -108,7 +113,12 @@ class EngineDirectory:
         """Membership of all engines as they are now."""
         engines = [self._members[rank] for rank in sorted(self._members)]
         return EngineMembership(
-            self._number, engines, self._suspects, self._refused, dict(self._removed)
+            self._number,
+            engines,
+            self._suspects,
+            self._refused,
+            dict(self._removed),
+            dict(self._link_keys),
         )
 
     def _change(self, rank: int, **changes: Any) -> EngineMembership:
@@ -153,6 +163,14 @@ class FrontendDirectory:
         self._frontends.pop(home, None)
         self._awaited.discard(home)
         return self._next()
+
+    def handle_snapshot(self, membership: FrontendMembership) -> bool:
+        """Whether it is news: at a host, whose head has the directory."""
+        if membership.number <= self._number:
+            return False
+        self._frontends = {address.rank: address for address in membership.frontends}
+        self._awaited, self._number = set(membership.awaited), membership.number
+        return True
 
     def died_ns(self, home: int) -> int:
         """When the last frontend of this home was gone, by CLOCK_MONOTONIC; 0 if none was."""

@@ -258,6 +258,8 @@ class ProcessSupervisor:
                 for rank in self.places:
                     self._begin(nursery, rank)
                 task_status.started()
+                with waiting_for("orders"):  # there may be no rank, yet
+                    await trio.sleep_forever()
 
     def _begin(self, nursery: trio.Nursery, rank: int) -> None:
         start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")

@@ -11,7 +11,7 @@ import pathlib
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Set
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import trio
 
+from ...engine.control_messages import FrontendMembership
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.watched import Watched
 from ...nurseries.tasks.background import waiting_for
@@ -30,6 +31,8 @@ from ..continuity.journal_folder import open_journal_folder
 from ..control.calls import (
     ControlCall,
     ControlQuestion,
+    EngineState,
+    Role,
     ServerPlaces,
     SignalOrder,
 )
@@ -38,6 +41,7 @@ from ..errors import ControlCallRefused, PortInUse
 from ..events import Draining, OnEvent, RunEvent, Serving
 from ..messages import WatchServer
 from .control_server import serve_control
+from .elsewhere import HeadParts, MakeElsewhere, PlacesElsewhere
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .fleet_orders import FleetOrders
 from .fleet_parts import FleetParts
@@ -101,6 +105,9 @@ class Root:
     # Spreads the delays of restarts.
     chance: random.Random = attrs.field(factory=random.Random)
     held: HeldConnections = attrs.field(factory=HeldConnections)
+    # Makes what has to do with other machines; None: no other may join.
+    make_elsewhere: MakeElsewhere | None = None
+    elsewhere: PlacesElsewhere | None = attrs.field(default=None, init=False)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
     forms: FormFleet = attrs.field(init=False)
@@ -124,6 +131,7 @@ class Root:
             frontends=directory,
             on_membership=lambda membership: self.frontends.processes.publish(membership),
             on_watched=lambda text: self.watch.handle_said(text),
+            on_explained=self._excuse_elsewhere,
             module=plan.engine_module,
         )
         self.forms = FormFleet(
@@ -138,7 +146,7 @@ class Root:
             parts=parts,
             settings_text=plan.frontend_settings,
             engines=self.engines.directory.snapshot,
-            on_membership=self.engines.processes.publish,
+            on_membership=self._publish_frontends,
             answer=self._answer,
             directory=directory,
             on_watch=self._handle_watch,
@@ -156,6 +164,19 @@ class Root:
             ServerRows(self.orders.fleets, self.frontends.connections.balancer.open_streams),
         )
         self._views = FrontendViews(self.watch, self.frontends.processes)
+        if self.make_elsewhere is not None:
+            publish = self.frontends.processes.publish
+            head = HeadParts(self.engines, directory, publish, self._handle_event)
+            self.elsewhere = self.make_elsewhere(head)
+
+    def _excuse_elsewhere(self, epochs: Set[int]) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.excuse(epochs)
+
+    def _publish_frontends(self, membership: FrontendMembership) -> None:
+        self.engines.processes.publish(membership)
+        if self.elsewhere is not None:
+            self.elsewhere.publish(membership)
 
     def _handle_event(self, event: RunEvent) -> None:
         self.watch.handle_event(event)
@@ -211,6 +232,8 @@ class Root:
         control = partial(serve_control, folder, self._answer, self.watch.view)
         await start_service(nursery, control, name="control-server", waits_for="questions")
         await start_service(nursery, self.watch.run, name="watch")
+        if self.elsewhere is not None:  # first: its port is bound before anything is spawned
+            await start_service(nursery, self.elsewhere.run, name="hosts")
         await start_service(nursery, self.engines.processes.run, name="engines")
         journals = self.frontends.estates.journals.folder
         if journals is not None and journals.is_used:
@@ -267,6 +290,9 @@ class Root:
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object
+        named = question.order.place if question.order is not None else str(question.place or "")
+        if self.elsewhere is not None and self.elsewhere.has(named):
+            return await self.elsewhere.answer(named, question)
         match question:
             case ControlQuestion(ControlCall.RESTART, place):
                 found = {"restarted": self.orders.restart(place)}
@@ -282,10 +308,16 @@ class Root:
 
     def _places(self) -> ServerPlaces:
         settings = self.plan.settings
-        engines, frontends = self.engines.processes, self.frontends.processes
+        fleets = self.engines.processes, self.frontends.processes
+        places = [fleet.place(rank) for fleet in fleets for rank in fleet.places]
+        if self.elsewhere is not None:
+            places += self.elsewhere.places()
+        engines_ready = sum(
+            each.place.role is Role.ENGINE and each.state is EngineState.READY for each in places
+        )
         return ServerPlaces(
-            [fleet.place(rank) for fleet in (engines, frontends) for rank in fleet.places],
-            is_linked=self.frontends.connections.balancer.is_linked(len(engines.ready)),
+            places,
+            is_linked=self.frontends.connections.balancer.is_linked(engines_ready),
             restart_s=sum(attrs.astuple(settings.times.ladder))
             + settings.times.grace_s
             + settings.engine.boot_timeout_s,
@@ -302,7 +334,10 @@ class Root:
                 **self.orders.failed(),
             },
             tasks=task_tree(),
-            processes=await self.orders.trees(),
+            processes=[
+                *await self.orders.trees(),
+                *([] if self.elsewhere is None else await self.elsewhere.trees()),
+            ],
         )
 
 

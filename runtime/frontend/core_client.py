@@ -170,6 +170,7 @@ class CoreClient:
         gone = self.engines.handle_membership(membership)
         if gone is None:
             return
+        self.channel.allow({key: frozenset(r) for key, r in membership.link_keys.items()})
         lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
         self._engines_changed()
         self.announce_waiting(lost)

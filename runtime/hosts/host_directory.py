@@ -22,7 +22,7 @@ from .host_messages import HOST_WIRE, HostSnapshot, Join, JoinRefused
 from .lease import HostState
 
 # Lives of engines that a host may begin before it asks for more.
-EPOCHS_OF_BLOCK = 4096
+EPOCHS_OF_BLOCK = 256
 # Names are in labels, places and lines of logs.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -102,6 +102,8 @@ class HostDirectory:
         if reason := self._reason_against(join, host):
             return JoinRefused(reason)
         present = self.hosts.get(join.name)
+        if reason := self._reason_to_wait(host, present):
+            return JoinRefused(reason, may_retry=True)
         if present is not None and present.admission.host == host:
             return present.admission
         replaced = None if present is None else present.admission.host
@@ -130,9 +132,12 @@ class HostDirectory:
             return "it has no engines"
         if join.model_hash != self.model_hash:
             return f"its model's files are {join.model_hash}, the head's {self.model_hash}"
+        return ""
+
+    def _reason_to_wait(self, host: HostId, present: KnownHost | None) -> str:
+        """What keeps this incarnation out, or keeps it out for now; empty if there is nothing."""
         if host in self._lost:
             return f"incarnation {host.incarnation} of {host} was given up, and may not come back"
-        present = self.hosts.get(join.name)
         if present is None or present.admission.host == host or present.state is HostState.SILENT:
             return ""
         return f"{host} is here already, as incarnation {present.admission.host.incarnation}"

@@ -41,7 +41,7 @@ class LeaseSettings:
 
 @attrs.frozen(kw_only=True)
 class Join:
-    """A host offers its engines. `incarnation` is of this life of the host, higher than before.
+    """A host offers its engines. `incarnation` is drawn for this life of the host.
 
     One that hears nothing asks again, with the next `attempt`.
     """
@@ -141,6 +141,7 @@ class JoinRefused:
     """The host may not join, for the one fact that `reason` names."""
 
     reason: str
+    may_retry: bool = False  # as another incarnation, in a while
 
 
 @attrs.frozen

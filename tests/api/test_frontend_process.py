@@ -350,7 +350,8 @@ async def open_made(
         foreign = ForeignStreams(0, 1, 1, control.send)
         calls = RootCalls(control.send)
         application = application_of(bed.frontend, ServeSettings(), foreign, calls)
-        home = FrontendHome(bed.frontend, application, source, [], [], ("", ""))
+        where = FrontendReady(input_endpoint="", output_endpoint="")
+        home = FrontendHome(bed.frontend, application, source, [], [], where)
 
         async def bring_up() -> None:
             nursery.start_soon(run_process, control, home)

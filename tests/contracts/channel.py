@@ -366,8 +366,11 @@ class KnowingSpoke:
     spoke: SpokeChannel
     server_key: bytes
 
-    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
-        return self.spoke.connect(peer, input_endpoint, output_endpoint, self.server_key)
+    def connect(
+        self, peer: Peer, input_endpoint: str, output_endpoint: str, server_key: bytes = b""
+    ) -> bool:
+        server_key = server_key or self.server_key
+        return self.spoke.connect(peer, input_endpoint, output_endpoint, server_key)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.spoke, name)

@@ -17,6 +17,7 @@ import trio
 from ..array import Frame
 from ..codec import MalformedMessage
 from .link_header import Mishap
+from .link_keys import AllowedKeys
 
 
 @attrs.frozen(order=True, cache_hash=True)
@@ -168,11 +169,16 @@ class HubEnd(RunnableChannel, Protocol):
     def endpoints(self) -> tuple[str, str]:
         """(input, output), what a spoke connects to; advertise them once both tasks started."""
 
+    def allow(self, keys: AllowedKeys) -> None:
+        """Let spokes come over a network by these keys, and no others, from now on."""
+
 
 class SpokeEnd(RunnableChannel, Protocol):
     """The end that connects: an engine's."""
 
-    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+    def connect(
+        self, peer: Peer, input_endpoint: str, output_endpoint: str, server_key: bytes = b""
+    ) -> bool:
         """Open a link to a hub and keep opening generations of it until it is forgotten.
 
         False, and nothing happens, if the peer is connected or was forgotten. Never waits.

@@ -17,6 +17,7 @@ from ..codec import Codec
 from .channel import Peer
 from .link import Side
 from .link_header import FrameKind, Header, LinkSettings, decode_header
+from .link_keys import AllowedKeys
 from .linked_channel import CarriedChannel, LinkedChannel
 
 T = TypeVar("T")
@@ -151,6 +152,9 @@ class MemoryHub(_MemoryChannel):
         self.links = LinkedChannel(Side.HUB, self, *codecs, mesh.settings)
         self.mailbox = _Mailbox(self.links)
 
+    def allow(self, keys: AllowedKeys) -> None:
+        """See `channel.HubEnd`: in memory there is no network."""
+
     @property
     def endpoints(self) -> tuple[str, str]:
         """Names within the mesh."""
@@ -188,7 +192,9 @@ class MemorySpoke(_MemoryChannel):
         self.links = LinkedChannel(Side.SPOKE, self, *codecs, mesh.settings)
         self.mailbox = _Mailbox(self.links)
 
-    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+    def connect(
+        self, peer: Peer, input_endpoint: str, output_endpoint: str, server_key: bytes = b""
+    ) -> bool:
         if not self.links.may_connect(peer):
             return False
         self._endpoints[peer] = input_endpoint

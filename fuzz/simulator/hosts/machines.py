@@ -32,6 +32,7 @@ from ....runtime.hosts.host_messages import (
 )
 from ....runtime.hosts.lease import HostLease, HostState, HostWatch
 from ....runtime.messages import EngineMembership
+from ....transports.links.link_keys import KEY_BYTES, LinkKeys
 from ..kernel import SimKernel, SimProcess
 from ..network import SimNetwork
 from ..plan import Fault, FaultKind, Setup
@@ -44,6 +45,8 @@ JOIN_S = 0.5
 OFFER = Join(wire=HOST_WIRE, version="", name="", incarnation=0, engines=1, model_hash="")
 # Of a reset, and of a connection that says nothing: the carrier's heartbeats end it.
 RESET_S, HEARTBEATS_S = 0.03, 0.8
+# Keys of engines, whose links are in memory here.
+NO_KEYS = LinkKeys(bytes(KEY_BYTES), bytes(KEY_BYTES))
 
 
 @attrs.define(eq=False)
@@ -298,6 +301,7 @@ class SimHosts:
             first_epoch=found.epochs.start,
             epochs=len(found.epochs),
             settings=b"",
+            link_keys=NO_KEYS,
             lease=LEASE,
             attempt=join.attempt,
         )

@@ -1,0 +1,83 @@
+"""Plans of a head's door and of a host, made of their options: every value is checked first."""
+
+import pathlib
+import socket
+from typing import Any
+
+from ... import __version__
+from ...engine.config import EngineSettings, check_torch
+from ...engine.errors import InvalidParameter
+from ...engine.host import has_torch
+from ...engine.model.bundled import bundled_model_folder
+from ...runtime.config import RuntimeSettings
+from ...runtime.hosts.host_fleet import JoinPlan
+from ...runtime.hosts.host_keys import read_cluster_keys
+from ...runtime.hosts.host_plan import HostPlan
+from ...runtime.hosts.model_hash import model_hash
+from ...transports.endpoint import BadEndpoint, check_endpoint
+
+# Port of a head that is named without one.
+JOIN_PORT = 7400
+
+
+def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
+    """The door for hosts. Raises `InvalidParameter`."""
+    hosts = settings.hosts
+    if not hosts.key_file:
+        raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
+    if not hosts.advertise:
+        raise InvalidParameter("advertise", "is missing: the address at which hosts reach this one")
+    return JoinPlan(
+        endpoint=_endpoint("advertise", hosts.advertise, hosts.join_port),
+        keys=read_cluster_keys(pathlib.Path(hosts.key_file), is_head=True),
+        model_hash=model_hash(settings.engine.model),
+        version=__version__,
+    )
+
+
+def make_host_plan(
+    model: str | None, join: tuple[str, ...], key: str, *, name: str, **engine: Any
+) -> HostPlan:
+    """The plan of a host, every value checked. Raises `InvalidParameter`, `ModelFolderError`."""
+    if not join:
+        raise InvalidParameter("join", "is missing: HEAD:PORT, where the head is")
+    if not key:
+        raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
+    engines, spares = engine.pop("engines"), engine.pop("spare_engines")
+    if engines < 1:
+        raise InvalidParameter("engines", f"must be at least 1, not {engines}")
+    folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
+    settings = EngineSettings(model=folder, **engine)
+    check_torch(settings, has_torch=has_torch())
+    try:
+        found = model_hash(folder)
+    except OSError as error:
+        raise InvalidParameter("model", f"{folder} cannot be read: {error.strerror}") from error
+    return HostPlan(
+        name=name or socket.gethostname(),
+        heads=[_endpoint("join", *_parted(each)) for each in join],
+        keys=read_cluster_keys(pathlib.Path(key), is_head=False),
+        engines=engines,
+        engine=settings,
+        model_hash=found,
+        version=__version__,
+        spare_engines=spares,
+    )
+
+
+def _parted(address: str) -> tuple[str, str]:
+    """Host and port of a head; an IPv6 address alone is in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or address.endswith("]"):
+        return address, str(JOIN_PORT)
+    return host, port
+
+
+def _endpoint(option: str, host: str, port: int | str) -> str:
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    endpoint = f"tcp://{host}:{port}"
+    try:
+        check_endpoint(endpoint)
+    except BadEndpoint as error:
+        raise InvalidParameter(option, f"{host}:{port} is wrong: {error.reason}") from error
+    return endpoint

@@ -1,0 +1,56 @@
+"""Places elsewhere: engines on other machines, as their head's root has to do with them.
+
+What is below a root does not know how other machines are reached; `hosts` does.
+"""
+
+from collections.abc import Callable, Set
+from typing import Protocol
+
+import attrs
+import trio
+
+from ...engine.control_messages import FrontendMembership
+from ...nurseries.tasks.task_tree import ProcessTree
+from ..control.calls import ControlQuestion, PlaceState
+from ..events import OnEvent
+from ..messages import EngineMembership
+from .engine_fleet import EngineFleet
+from .membership import FrontendDirectory
+
+
+class PlacesElsewhere(Protocol):
+    """All hosts of one head."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Background task `hosts`; started when hosts can join."""
+
+    def publish(self, membership: FrontendMembership) -> None:
+        """Tell all hosts which frontends there are."""
+
+    def excuse(self, epochs: Set[int]) -> None:
+        """Requests ended these lives, of whichever engines: they count toward nothing."""
+
+    def has(self, place: str) -> bool:
+        """Whether this place ("engine 5 worker 0", "host b") is elsewhere."""
+
+    async def answer(self, place: str, question: ControlQuestion) -> str:
+        """Have it answered where the place is. Raises `ControlCallRefused`."""
+
+    async def trees(self) -> list[ProcessTree]:
+        """Trees of all hosts."""
+
+    def places(self) -> list[PlaceState]:
+        """Places of engines as they are now."""
+
+
+@attrs.frozen
+class HeadParts:
+    """What a root gives to those who serve under it."""
+
+    engines: EngineFleet
+    frontends: FrontendDirectory
+    on_membership: Callable[[EngineMembership], None]
+    on_event: OnEvent
+
+
+MakeElsewhere = Callable[[HeadParts], PlacesElsewhere]

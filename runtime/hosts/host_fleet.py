@@ -1,0 +1,387 @@
+"""Hosts of a head: other machines that join, supervised by lease instead of pidfd.
+
+The shell over `HostDirectory` and a `HostWatch` for each. A host has one nursery child here, from
+its first `Join` to its end: it sends beats, and looks whether any came. What a host's engines are
+is listed among the head's own (`EngineDirectory`), so that frontends see one membership; what they
+died of is judged here, with all others'.
+"""
+
+import itertools
+from collections.abc import Callable, Set
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.control_messages import FrontendMembership
+from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.parking import Doorbell
+from ...nurseries.tasks.service import open_service, single_errors_unwrapped
+from ...nurseries.tasks.task_tree import ProcessTree
+from ...transports.codec import Codec
+from ...transports.links.channel import (
+    ChannelEvent,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+from ...transports.links.curve import make_link_keys
+from ...transports.links.link_keys import LinkKeys
+from ...transports.links.zmq_channel import HubChannel, open_hub
+from ..control.calls import ControlCall, ControlQuestion, EngineState, Place, PlaceState, Role
+from ..errors import ControlCallRefused
+from ..events import HostHeard, HostJoined, HostLost, HostSaid, HostSilent, OnEvent
+from ..fleet.elsewhere import HeadParts, MakeElsewhere
+from ..fleet.engine_fleet import EngineFleet
+from ..fleet.membership import FrontendDirectory
+from ..messages import EngineMembership
+from .host_directory import HostAdmission, HostDirectory, HostFault
+from .host_keys import ClusterKeys
+from .host_messages import (
+    HEAD_TO_HOST,
+    HOST_TO_HEAD,
+    EpochsWanted,
+    Excused,
+    HostBeat,
+    HostDeath,
+    HostEvent,
+    HostOrder,
+    HostPassed,
+    HostSnapshot,
+    Join,
+    JoinRefused,
+    LeaseSettings,
+    Leave,
+    MoreEpochs,
+    OrderReply,
+    Welcome,
+)
+from .host_plan import boottime_s
+from .lease import HostState, HostWatch
+
+# An order that is not answered by then: the host is slow, or away.
+ORDER_TIMEOUT_S = 3.0
+
+
+@attrs.define(eq=False)
+class JoinedHost:
+    """Host that is here, and by which way it speaks."""
+
+    admission: HostAdmission
+    peer: Peer
+    watch: HostWatch
+    link_keys: LinkKeys
+    # Something changed that its task may have to look at.
+    bell: Doorbell = attrs.field(factory=Doorbell)
+    is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the host."""
+        return self.admission.host.name
+
+
+@attrs.define(eq=False)
+class HostFleet:
+    """Hosts of one head. `on_membership` hears of every change of the engines that are listed.
+
+    `endpoint` is bound by `run`, before which nobody joins.
+    """
+
+    endpoint: str
+    keys: ClusterKeys
+    directory: HostDirectory
+    engines: EngineFleet
+    frontends: FrontendDirectory
+    on_membership: Callable[[EngineMembership], None]
+    on_event: OnEvent
+    now_s: Callable[[], float]
+    lease: LeaseSettings = attrs.field(factory=LeaseSettings)
+    hosts: dict[str, JoinedHost] = attrs.field(factory=dict, init=False)
+    _by_peer: dict[Peer, JoinedHost] = attrs.field(factory=dict, init=False)
+    _channel: HubChannel = attrs.field(init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _call_ids: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
+    # {call id: where its answer goes}, bounded by the orders of people.
+    _calls: dict[int, trio.MemorySendChannel[OrderReply]] = attrs.field(factory=dict, init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `hosts`; started when hosts can join. Never returns unless cancelled.
+
+        Raises `EndpointInUse`, `OSError` where the endpoint cannot be bound. Cancellation: hosts
+        hear nothing more, and end by their leases.
+        """
+        codecs = Codec(*HOST_TO_HEAD), Codec(*HEAD_TO_HOST)
+        me = Peer("head", 0, 1)
+        hub = open_hub(
+            me,
+            *codecs,
+            input_endpoint=self.endpoint,
+            output_endpoint="",
+            keys=self.keys.head,
+        )
+        async with hub as channel:
+            self._channel = channel
+            channel.allow({self.keys.hosts.public: None})
+            with single_errors_unwrapped():
+                async with (
+                    open_service(channel.run_deadlines, name="link-deadlines"),
+                    open_service(channel.run_output, name="output-socket-thread"),
+                    open_service(channel.run_input, name="input-socket-thread"),
+                    trio.open_nursery() as self._nursery,
+                ):
+                    task_status.started()
+                    await self._receive()
+
+    @property
+    def address(self) -> str:
+        """Endpoint that was bound, once `run` has started."""
+        return self._channel.endpoints[0]
+
+    def publish(self, membership: FrontendMembership) -> None:
+        """Tell all hosts which frontends there are."""
+        for host in self.hosts.values():
+            self._send(host, membership)
+
+    def excuse(self, epochs: Set[int]) -> None:
+        """Requests ended these lives: hosts count those of theirs toward nothing."""
+        for host in self.hosts.values():
+            self._send(host, Excused(sorted(epochs)))
+
+    # ---- what hosts say
+
+    async def _receive(self) -> None:
+        while True:
+            with waiting_for("hosts"):
+                events = await self._channel.receive()
+            for event in events:
+                self._handle(event)
+
+    def _handle(self, event: ChannelEvent) -> None:
+        host = self._by_peer.get(event.peer)
+        match event:
+            case PeerUp() if host is not None:
+                host.watch.handle_up()
+            case PeerDown() if host is not None:
+                self._note(host, host.watch.handle_down(self.now_s()))
+            case Received(peer=peer, message=Join() as join):
+                self._handle_join(peer, join)
+            case Received(message=message) if host is not None:
+                try:
+                    self._handle_message(host, message)
+                except HostFault as fault:
+                    self._lose(host, f"given up: {fault}")
+
+    def _handle_join(self, peer: Peer, join: Join) -> None:
+        now, own = self.now_s(), self.engines.processes.places.keys()
+        admission = self.directory.handle_join(join, now, own)
+        if isinstance(admission, JoinRefused):
+            self._send_to(peer, admission)
+            return
+        if admission.replaced is not None and (before := self.hosts.get(join.name)) is not None:
+            self._lose(before, "replaced by another incarnation")
+        host = self.hosts.get(join.name)
+        if host is None:
+            host = JoinedHost(admission, peer, HostWatch(self.lease, now), make_link_keys())
+            self.hosts[join.name] = self._by_peer[peer] = host
+            self.directory.handle_key(admission.host, host.link_keys.public)
+            self.on_event(HostJoined(join.name, list(admission.ranks), admission.differs))
+            self._list(host)
+            start_background_task_soon(self._nursery, self._watch, host, name=f"host-{join.name}")
+        else:
+            self._note(host, host.watch.handle_join(now))
+        settings = attrs.evolve(self.engines.settings, engines=max(1, join.engines))
+        self._send(
+            host,
+            Welcome(
+                run_id=self.engines.parts.run_id,
+                first_rank=admission.ranks.start,
+                first_epoch=admission.epochs.start,
+                epochs=len(admission.epochs),
+                settings=msgspec.msgpack.encode(settings),
+                lease=self.lease,
+                link_keys=host.link_keys,
+                attempt=join.attempt,
+            ),
+        )
+        self._send(host, self.frontends.snapshot())
+
+    def _handle_message(self, host: JoinedHost, message: object) -> None:
+        """Raises `HostFault`."""
+        who = host.admission.host
+        match message:
+            case HostBeat():
+                self._note(host, host.watch.handle_beat(message, self.now_s()))
+            case HostSnapshot():
+                if self.directory.handle_snapshot(who, message):
+                    self._list(host)
+            case HostDeath(positions=positions, epoch=epoch):
+                self.engines.evidence.handle_death(positions, epoch)
+            case HostPassed(positions=positions):
+                self.engines.evidence.handle_passed(positions)
+            case OrderReply(call_id=call_id):
+                if (waiting := self._calls.get(call_id)) is not None:
+                    waiting.send_nowait(message)
+            case HostEvent(text=text, is_warning=is_warning):
+                self.on_event(HostSaid(host.name, text, is_warning))
+            case EpochsWanted():
+                if (block := self.directory.handle_epochs_wanted(who)) is not None:
+                    self._send(host, MoreEpochs(block.start, len(block)))
+            case Leave(reason=reason):
+                self._lose(host, reason)
+
+    # ---- supervision
+
+    async def _watch(self, host: JoinedHost) -> None:
+        """Background task of a host: beats to it, and a look at those from it, until its end."""
+        while not host.is_over:
+            self._send(host, host.watch.next_beat())
+            now = self.now_s()
+            self._note(host, host.watch.handle_timeout(now))
+            wait_s = min(self.lease.beat_s, host.watch.next_deadline() - now)
+            with trio.move_on_after(max(0.0, wait_s)), waiting_for("the next beat"):
+                await host.bell.wait()
+
+    def _note(self, host: JoinedHost, state: HostState | None) -> None:
+        """The watch has found something out."""
+        if state is None or host.is_over:
+            return
+        if state is HostState.LOST:
+            self._lose(host, "lost: it says nothing, or its connection ended and did not come back")
+            return
+        self.directory.handle_state(host.admission.host, state)
+        is_silent = state is HostState.SILENT
+        self.on_event(HostSilent(host.name) if is_silent else HostHeard(host.name))
+        self._list(host)
+
+    def _lose(self, host: JoinedHost, cause: str) -> None:
+        """Unlist it, fence it, and end its task. Its own end is its lease's."""
+        host.is_over = True
+        host.bell.ring()
+        self.directory.handle_lost(host.admission.host)
+        if self.hosts.get(host.name) is host:
+            del self.hosts[host.name]
+        self._by_peer.pop(host.peer, None)
+        self._channel.forget(host.peer)
+        self.on_event(HostLost(host.name, cause))
+        self._list(host)
+
+    def _list(self, host: JoinedHost) -> None:
+        """List what it has now, or nothing, among the head's engines."""
+        name, directory = host.name, self.engines.directory
+        members = self.directory.members(name)
+        if any(member.state is EngineState.READY for member in members):
+            self.engines.ready_once.set()
+        directory.handle_link_keys(self.directory.link_keys())
+        self.on_membership(directory.handle_host(name, members, self.directory.removed(name)))
+
+    # ---- orders of people
+
+    def has(self, place: str) -> bool:
+        """Whether a host has this place, or is it."""
+        return self._host_of(place) is not None
+
+    def _host_of(self, place: str) -> JoinedHost | None:
+        words = place.split()
+        if words[:1] == ["host"] and len(words) > 1:
+            return self.hosts.get(words[1])
+        if words[:1] != ["engine"] or len(words) < 2 or not words[1].isdecimal():
+            return None
+        rank = int(words[1])
+        return next((h for h in self.hosts.values() if rank in h.admission.ranks), None)
+
+    async def answer(self, place: str, question: ControlQuestion) -> str:
+        """Have the host of this place carry it out. Raises `ControlCallRefused`."""
+        host = self._host_of(place)
+        if host is None:
+            raise ControlCallRefused(f"there is no {place} on any host by now", "no_host")
+        return await self._ask(host, question)
+
+    async def _ask(self, host: JoinedHost, question: ControlQuestion) -> str:
+        call_id = next(self._call_ids)
+        send, receive = trio.open_memory_channel[OrderReply](1)
+        self._calls[call_id] = send
+        try:
+            self._send(host, HostOrder(call_id, question))
+            with trio.move_on_after(ORDER_TIMEOUT_S), waiting_for(f"an answer of {host.name}"):
+                reply = await receive.receive()
+                if reply.refusal:
+                    raise ControlCallRefused(reply.refusal, reply.code)
+                return reply.text
+        finally:
+            del self._calls[call_id]
+        reason = f"host {host.name} has not answered within {ORDER_TIMEOUT_S:g} s"
+        raise ControlCallRefused(reason, "host_silent")
+
+    async def trees(self) -> list[ProcessTree]:
+        """Trees of all hosts; of one that does not answer what is known of it."""
+        hosts, trees = list(self.hosts.values()), dict[str, ProcessTree]()
+
+        async def ask(host: JoinedHost) -> None:
+            try:
+                text = await self._ask(host, ControlQuestion(ControlCall.TREE))
+                trees[host.name] = msgspec.json.decode(text, type=ProcessTree)
+            except ControlCallRefused:
+                since_s = host.watch.silent_since
+                said = "no answer" if since_s is None else f"{self.now_s() - since_s:.1f} s"
+                facts: dict[str, str | int | float] = {"silent for": said}
+                trees[host.name] = ProcessTree(f"host {host.name}", 0, facts=facts)
+
+        async with trio.open_nursery() as nursery:
+            for host in hosts:
+                start_background_task_soon(nursery, ask, host, name="tree-request")
+        return [trees[name] for name in sorted(trees)]
+
+    def places(self) -> list[PlaceState]:
+        """Places of all hosts' engines as they are now."""
+        return [
+            PlaceState(
+                Place(Role.ENGINE, member.rank), member.state, member.epoch, f"on host {name}"
+            )
+            for name in sorted(self.hosts)
+            for member in self.directory.members(name)
+        ]
+
+    # ---- sending
+
+    def _send(self, host: JoinedHost, message: object) -> None:
+        self._send_to(host.peer, message)
+
+    def _send_to(self, peer: Peer, message: object) -> None:
+        try:
+            self._channel.send(peer, message)
+        except PeerNotConnected:
+            pass  # its next `Join` is answered with all of it
+
+
+@attrs.frozen(kw_only=True)
+class JoinPlan:
+    """Plan of the door: where hosts dial, and with which keys."""
+
+    endpoint: str
+    keys: ClusterKeys
+    model_hash: str
+    version: str
+
+    @property
+    def make(self) -> MakeElsewhere:
+        """For `Root.make_elsewhere`."""
+        return partial(_make_host_fleet, self)
+
+
+def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
+    return HostFleet(
+        endpoint=plan.endpoint,
+        keys=plan.keys,
+        directory=HostDirectory(
+            model_hash=plan.model_hash, version=plan.version, epochs=head.engines.parts.epochs
+        ),
+        engines=head.engines,
+        frontends=head.frontends,
+        on_membership=head.on_membership,
+        on_event=head.on_event,
+        now_s=boottime_s,
+    )

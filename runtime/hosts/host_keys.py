@@ -1,0 +1,88 @@
+"""Keys of a cluster: which head a host trusts, and which hosts a head lets in.
+
+A file of JSON that only its owner may read, made by `triolet keygen`. The head needs all of it; a
+host needs the head's public key and the pair of hosts.
+"""
+
+import json
+import os
+import pathlib
+import stat
+
+import attrs
+
+from ...engine.errors import InvalidParameter
+from ...transports.links.curve import make_link_keys
+from ...transports.links.link_keys import KEY_BYTES, LinkKeys
+
+_FILE_BYTES_MAX = 4096
+PAIRS = ("head", "hosts")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@attrs.frozen
+class ClusterKeys:
+    """Keys of the head and of its hosts; a host need not have the head's secret."""
+
+    head_public: bytes
+    hosts: LinkKeys
+    head_secret: bytes = attrs.field(default=b"", repr=False)
+
+    @property
+    def head(self) -> LinkKeys:
+        """The head's own pair, where its secret is."""
+        return LinkKeys(self.head_public, self.head_secret)
+
+    def text(self) -> str:
+        """Content of the file."""
+        pairs = {"head": self.head, "hosts": self.hosts}
+        return json.dumps(
+            {
+                name: {"public": keys.public.hex(), "secret": keys.secret.hex()}
+                for name, keys in pairs.items()
+            },
+            indent=2,
+        )
+
+
+def make_cluster_keys() -> ClusterKeys:
+    """Draw new keys."""
+    head, hosts = make_link_keys(), make_link_keys()
+    return ClusterKeys(head.public, hosts, head.secret)
+
+
+def write_cluster_keys(path: pathlib.Path) -> None:
+    """Draw keys and write them to a file that was not there. Raises `InvalidParameter`."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidParameter("file", f"{path} cannot be made: {error.strerror}") from error
+    with open(file, "w", encoding="ascii") as text:
+        text.write(make_cluster_keys().text() + "\n")
+
+
+def read_cluster_keys(path: pathlib.Path, *, is_head: bool) -> ClusterKeys:
+    """Read keys; a head's must have its secret.
+
+    Raises `InvalidParameter` for a file that cannot be read, that others may read, or that is none.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidParameter("key", f"{path} cannot be read: {error.strerror}") from error
+    if mode & _OTHERS:
+        raise InvalidParameter("key", f"{path} can be read by others: chmod 600 {path}")
+    try:
+        found = json.loads(content.decode("ascii"))
+        head, hosts = ({k: bytes.fromhex(v) for k, v in found[n].items()} for n in PAIRS)
+        pair = LinkKeys(hosts["public"], hosts["secret"])
+        keys = ClusterKeys(head["public"], pair, head.get("secret", b""))
+        if is_head or len(keys.head_public) != KEY_BYTES:
+            _ = keys.head  # whose lengths are checked
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # The error's own text has bytes of a key.
+        reason = f"{path} is no file of `triolet keygen`"
+        raise InvalidParameter("key", reason + ", with the head's secret" * is_head) from None
+    return keys

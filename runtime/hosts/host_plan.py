@@ -1,0 +1,32 @@
+"""Plan of a host: where it dials, what only its machine can say of its engines, and its clock."""
+
+import time
+from collections.abc import Sequence
+
+import attrs
+
+from ...engine.config import EngineSettings
+from ..fleet.engine_fleet import ENGINE_MODULE
+from .host_keys import ClusterKeys
+
+
+def boottime_s() -> float:
+    """CLOCK_BOOTTIME, which goes on while the machine is suspended: a lease ends in its sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@attrs.frozen(kw_only=True)
+class HostPlan:
+    """Plan of a host. `heads` are tcp endpoints, tried in turn; `engine` is what only this machine
+    can say of its engines: folder, device, instruction set, threads.
+    """
+
+    name: str
+    heads: Sequence[str]
+    keys: ClusterKeys
+    engines: int
+    engine: EngineSettings
+    model_hash: str
+    version: str
+    spare_engines: int = 0
+    engine_module: str = ENGINE_MODULE

@@ -1,0 +1,107 @@
+"""Host process: a root of engines alone, which serve under a head on another machine.
+
+A host dials its head for ever. What it computes with outlives its engines and each of its lives: a
+host that was cut off ends its engines, joins again as another incarnation, and finds the weights in
+memory. A life is in `host_life`.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn
+
+import attrs
+import trio
+
+from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.tasks.background import waiting_for
+from ..continuity.estate import EngineEstate, Estate
+from ..events import HostLost, OnEvent
+from ..launch.child import PlaceEvent
+from .host_life import HostLife
+from .host_plan import HostPlan, boottime_s
+
+# Between two lives: what a head needs to see that the one before is over, or an operator to read.
+REST_S = 0.2
+REST_MAX_S = 5.0
+
+
+@attrs.define(eq=False)
+class KeptEstate:
+    """Estate that outlives fleets, whose ranks begin elsewhere each time."""
+
+    estate: Estate
+    first_rank: int
+
+    @contextmanager
+    def open(self, count: int) -> Iterator[None]:
+        """It is open."""
+        yield
+
+    def handle_starting(self, rank: int, epoch: int) -> Mapping[str, int]:
+        """Descriptors of the place, whatever its rank is this time."""
+        return self.estate.handle_starting(rank - self.first_rank, epoch)
+
+    def handle(self, rank: int, event: PlaceEvent) -> None:
+        """Something happened in the place."""
+        self.estate.handle(rank - self.first_rank, event)
+
+
+@attrs.define(eq=False)
+class Host:
+    """Host of a run. `run` is cancelled to stop it; `leave` has its streams go elsewhere first."""
+
+    plan: HostPlan
+    on_event: OnEvent
+    kernel: Kernel = KERNEL
+    # Draws the numbers under which it dials, and spreads delays.
+    chance: random.Random = attrs.field(factory=random.Random)
+    now_s: Callable[[], float] = boottime_s
+    # The life that runs; None between two.
+    life: HostLife | None = attrs.field(default=None, init=False)
+
+    async def run(self) -> NoReturn:
+        """Serve under whichever head lets this host in, until cancelled.
+
+        Raises `JoinRefusedByHead` for what only people can mend, `BootRefused` and `NoEngineLeft`
+        as a fleet does. Cancellation: every process is stopped and reaped.
+        """
+        estate = EngineEstate()
+        with estate.open(self.plan.engines):
+            for place in itertools.count():
+                began_s = trio.current_time()
+                cause = await self._live(self.plan.heads[place % len(self.plan.heads)], estate)
+                if cause:
+                    self.on_event(HostLost(self.plan.name, cause))
+                is_calm = trio.current_time() - began_s > REST_MAX_S
+                with waiting_for("the time to dial again"):
+                    await trio.sleep(REST_S if is_calm else 5 * REST_S)
+        raise AssertionError("counting does not end")
+
+    async def _live(self, head: str, estate: Estate) -> str:
+        incarnation = self.chance.randrange(1, 2**32)
+        self.life = HostLife(
+            plan=self.plan,
+            head=head,
+            incarnation=incarnation,
+            keep=lambda first_rank: KeptEstate(estate, first_rank),
+            on_event=self.on_event,
+            kernel=self.kernel,
+            chance=self.chance,
+            now_s=self.now_s,
+        )
+        try:
+            return await self.life.run()
+        finally:
+            self.life = None
+
+    def to_reap(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet, by number."""
+        fleet = None if self.life is None else self.life.fleet
+        return set() if fleet is None else fleet.processes.to_reap()
+
+    async def leave(self) -> None:
+        """Have all streams go on elsewhere, before `run` is cancelled."""
+        if self.life is not None:
+            await self.life.leave()

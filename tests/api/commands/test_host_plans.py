@@ -1,0 +1,92 @@
+"""Plans of hosts and of a head's door: what is wrong is named before anything is started."""
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from triolet.api.commands.host_plans import make_host_plan, make_join_plan
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.runtime.config import HostSettings, RuntimeSettings
+from triolet.runtime.hosts.host_keys import write_cluster_keys
+
+
+@pytest.fixture
+def key(tmp_path: pathlib.Path) -> str:
+    write_cluster_keys(tmp_path / "key")
+    return str(tmp_path / "key")
+
+
+def plan_with(key_file: str, **changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "join": ("10.0.0.1:7401",),
+        "key": key_file,
+        "name": "b",
+        "engines": 2,
+        "spare_engines": 1,
+        "device": "cpu",
+        "threads": 0,
+    }
+    return make_host_plan(None, **{**options, **changes})
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"),
+    [
+        ("10.0.0.1:7401", "tcp://10.0.0.1:7401"),
+        ("head", "tcp://head:7400"),
+        ("[fe80::1]:7401", "tcp://[fe80::1]:7401"),
+        ("[fe80::1]", "tcp://[fe80::1]:7400"),
+    ],
+)
+def test_a_head_is_named_by_host_and_port(key: str, address: str, endpoint: str) -> None:
+    plan = plan_with(key, join=(address,))
+    assert plan.heads == [endpoint]
+    assert (plan.name, plan.engines, plan.spare_engines) == ("b", 2, 1)
+
+
+def test_a_host_without_a_name_has_that_of_its_machine(key: str) -> None:
+    assert plan_with(key, name="").name
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"join": ()}, "join is missing: HEAD:PORT"),
+        ({"join": ("head:x",)}, "join head:x is wrong: the port is not a number"),
+        ({"join": ("head:70000",)}, "join head:70000 is wrong"),
+        ({"key": ""}, "key is missing: hosts join with keys"),
+        ({"key": "/nowhere"}, "key /nowhere cannot be read"),
+        ({"engines": 0}, "engines must be at least 1, not 0"),
+        ({"device": "tpu"}, "device must be one of"),
+    ],
+)
+def test_what_is_wrong_is_named(key: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason):
+        plan_with(key, **changes)
+
+
+def settings_with(**hosts: Any) -> RuntimeSettings:
+    engine = EngineSettings(model=str(bundled_model_folder()))
+    return RuntimeSettings(engine=engine, engines=0, hosts=HostSettings(join_port=7400, **hosts))
+
+
+def test_the_door_of_a_head_is_at_its_advertised_address(key: str) -> None:
+    plan = make_join_plan(settings_with(key_file=key, advertise="10.0.0.1"))
+    assert plan.endpoint == "tcp://10.0.0.1:7400"
+    assert plan.model_hash == plan_with(key).model_hash
+
+
+@pytest.mark.parametrize("missing", ["key", "advertise"])
+def test_a_door_needs_a_key_and_an_address(key: str, missing: str) -> None:
+    given = {"key_file": key, "advertise": "10.0.0.1"}
+    del given["key_file" if missing == "key" else missing]
+    with pytest.raises(InvalidParameter, match=f"{missing} is missing"):
+        make_join_plan(settings_with(**given))
+
+
+def test_no_engine_of_its_own_is_for_a_head_alone() -> None:
+    with pytest.raises(InvalidParameter, match="engines must be at least 1, not 0, unless hosts"):
+        RuntimeSettings(engine=EngineSettings(), engines=0)

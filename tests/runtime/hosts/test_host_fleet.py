@@ -1,0 +1,209 @@
+"""A head and its hosts, over real sockets, with acting engines: joined, listed, ordered, lost."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.config import HostSettings
+from triolet.runtime.control.calls import (
+    ControlCall,
+    ControlQuestion,
+    EngineState,
+    Place,
+    PlaceState,
+    Role,
+    Signal,
+    SignalOrder,
+)
+from triolet.runtime.errors import ControlCallRefused, JoinRefusedByHead
+from triolet.runtime.events import (
+    ChildReady,
+    HostJoined,
+    HostLost,
+    HostSaid,
+)
+from triolet.runtime.fleet.engine_fleet import EngineFleet
+from triolet.runtime.hosts.host_directory import HostDirectory
+from triolet.runtime.hosts.host_fleet import HostFleet
+from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
+from triolet.runtime.hosts.host_messages import LeaseSettings
+from triolet.runtime.hosts.host_plan import HostPlan, boottime_s
+from triolet.runtime.hosts.host_process import Host
+from triolet.runtime.messages import EngineMember, EngineMembership
+
+from ...leaks import check_no_leaks
+from ..acting import (
+    ACTING_ENGINE,
+    ActingKernel,
+    Diary,
+    acting_fleet,
+    acting_settings,
+    running_kernel,
+)
+
+DEADLINE_S = 20.0
+# Quick enough for a test that waits for its end, slow enough for a busy machine.
+LEASE = LeaseSettings(beat_s=0.05, suspect_s=0.4, suspect_max_s=0.5, lease_s=1.0, reopen_s=0.2)
+
+
+@attrs.define(eq=False)
+class Bed:
+    """A head without engines of its own."""
+
+    keys: ClusterKeys = attrs.field(factory=make_cluster_keys)
+    diary: Diary = attrs.field(factory=Diary)
+    kernel: ActingKernel = attrs.field(factory=ActingKernel)
+    engines: EngineFleet = attrs.field(init=False)
+    hosts: HostFleet = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = attrs.evolve(
+            acting_settings(["ready"]), engines=0, hosts=HostSettings(join_port=1)
+        )
+        self.engines = acting_fleet(settings, self.diary, self.kernel)
+        self.hosts = HostFleet(
+            endpoint="tcp://127.0.0.1:0",
+            keys=self.keys,
+            directory=HostDirectory("m", "1", self.engines.parts.epochs),
+            engines=self.engines,
+            frontends=self.engines.frontends,
+            on_membership=self.diary,
+            on_event=self.diary,
+            now_s=boottime_s,
+            lease=LEASE,
+        )
+
+    def host(self, name: str = "b", acts: str = "ready", **changes: Any) -> tuple[Host, Diary]:
+        diary = Diary()
+        settings = acting_settings([acts] * 3, [acts] * 3)
+        plan = HostPlan(
+            name=name,
+            heads=[self.hosts.address],
+            keys=self.keys,
+            engines=1,
+            engine=settings.engine,
+            model_hash="m",
+            version="1",
+            engine_module=ACTING_ENGINE,
+        )
+        return Host(attrs.evolve(plan, **changes), diary, self.kernel), diary
+
+    async def wait_listed(self, *wanted: tuple[int, EngineState, bool]) -> list[EngineMember]:
+        """Until the newest membership lists exactly these ranks, states, silences."""
+        count = len(self.diary.of(EngineMembership))
+        while True:
+            members = self.engines.directory.snapshot().engines
+            if [(m.rank, m.state, m.silent) for m in members] == list(wanted):
+                return members
+            count += 1
+            await self.diary.wait_for(EngineMembership, count)
+
+
+@asynccontextmanager
+async def open_bed() -> AsyncIterator[Bed]:
+    bed = Bed()
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            running_kernel(bed.kernel),
+            open_service(bed.hosts.run, name="hosts"),
+        ):
+            yield bed
+
+
+READY = EngineState.READY
+
+
+async def test_a_host_joins_is_listed_ordered_about_and_leaves() -> None:
+    async with open_bed() as bed:
+        host, diary = bed.host()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            (member,) = await bed.wait_listed((0, READY, False))
+            assert member.host == "b"
+            assert (await bed.diary.wait_for(HostJoined)).ranks == [0]
+            assert (await bed.diary.wait_for(HostSaid)).text.startswith("engine 0: ready")
+            place = Place(Role.ENGINE, 0)
+            assert bed.hosts.places() == [PlaceState(place, READY, member.epoch, "on host b")]
+            found = [bed.hosts.has(place) for place in ("engine 0 worker 0", "host b")]
+            other = [bed.hosts.has(place) for place in ("engine 1", "frontend 0", "host c")]
+            assert (found, other) == ([True] * 2, [False] * 3)
+            (tree,) = await bed.hosts.trees()
+            assert (tree.name, [each.name for each in tree.processes]) == ("host b", ["engine 0"])
+            await bed.hosts.answer("engine 0", ControlQuestion(ControlCall.RESTART, place))
+            await diary.wait_for(ChildReady, 2)
+            (again,) = await bed.wait_listed((0, READY, False))
+            assert again.epoch > member.epoch
+            order = SignalOrder("engine 0", Signal.KILL, pid=1)
+            question = ControlQuestion(ControlCall.SIGNAL, order=order)
+            with pytest.raises(ControlCallRefused, match="is another process by now"):
+                await bed.hosts.answer("engine 0", question)
+            await host.leave()
+            await bed.wait_listed()
+            assert bed.engines.directory.snapshot().removed == {0: again.epoch}
+            assert (await bed.diary.wait_for(HostLost)).cause == "left"
+            nursery.cancel_scope.cancel("it has left")
+        with pytest.raises(ControlCallRefused, match="no engine 0 on any host"):
+            await bed.hosts.answer("engine 0", question)
+
+
+async def test_a_host_that_ends_without_a_word_is_lost_and_another_has_its_rank() -> None:
+    async with open_bed() as bed:
+        (host, _), (other, _) = bed.host("b"), bed.host("c")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            (member,) = await bed.wait_listed((0, READY, False))
+            nursery.cancel_scope.cancel("it ends")
+        await bed.diary.wait_for(HostLost)
+        await bed.wait_listed()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.run)
+            (second,) = await bed.wait_listed((0, READY, False))
+            assert (second.host, second.epoch > member.epoch) == ("c", True)
+            nursery.cancel_scope.cancel("it ends")
+
+
+async def test_a_host_without_its_head_ends_its_engines_and_joins_the_next_one() -> None:
+    bed = Bed()
+    following = Bed(keys=bed.keys, kernel=bed.kernel)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with running_kernel(bed.kernel), trio.open_nursery() as nursery:
+            async with open_service(bed.hosts.run, name="hosts"):
+                host, diary = bed.host()
+                nursery.start_soon(host.run)
+                await bed.wait_listed((0, READY, False))
+                following.hosts.endpoint = bed.hosts.address
+            assert "lost its head" in (await diary.wait_for(HostLost)).cause
+            async with open_service(following.hosts.run, name="hosts"):
+                await following.wait_listed((0, READY, False))
+                nursery.cancel_scope.cancel("the test is over")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_hash": "n"}, "its model's files are n, the head's m"),
+        ({"name": "a b"}, "its name is not made of"),
+    ],
+)
+async def test_what_differs_is_named_once(changes: dict[str, Any], reason: str) -> None:
+    async with open_bed() as bed:
+        host, _ = bed.host(**changes)
+        with pytest.raises(JoinRefusedByHead, match=reason):
+            await host.run()
+        assert bed.hosts.hosts == {}
+
+
+async def test_a_host_with_another_key_is_not_let_in() -> None:
+    async with open_bed() as bed:
+        mine = make_cluster_keys()
+        host, diary = bed.host(keys=attrs.evolve(bed.keys, hosts=mine.hosts))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            assert "did not let it in" in (await diary.wait_for(HostLost)).cause
+            nursery.cancel_scope.cancel("it is not let in")
+        assert bed.diary.of(HostJoined) == []
