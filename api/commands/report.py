@@ -27,6 +27,9 @@ from ...runtime.events import (
     ChildStopped,
     EngineDiffers,
     FileDownloaded,
+    HostLost,
+    HostSaid,
+    HostSilent,
     OnEvent,
     RequestRefused,
     RunEvent,
@@ -102,6 +105,8 @@ def log_event(event: RunEvent) -> None:
 def _level(event: RunEvent) -> int:
     match event:
         case ChildGone() | ChildHung() | EngineDiffers() | RequestRefused():
+            return logging.WARNING
+        case HostSilent() | HostLost() | HostSaid(is_warning=True):
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

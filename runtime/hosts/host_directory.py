@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from ..config import PROCESSES_MAX
 from ..control.calls import EngineState
 from ..messages import EngineMember
 from .host_messages import HOST_WIRE, HostSnapshot, Join, JoinRefused
@@ -23,6 +24,8 @@ from .lease import HostState
 
 # Lives of engines that a host may begin before it asks for more.
 EPOCHS_OF_BLOCK = 256
+# Incarnations that may not come back and are remembered: their links are fenced for ever.
+LOST_MAX = 1024
 # Names are in labels, places and lines of logs.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -91,7 +94,8 @@ class HostDirectory:
     epochs: Iterator[int]
     # By name: there is one incarnation of each.
     hosts: dict[str, KnownHost] = attrs.field(factory=dict, init=False)
-    _lost: set[HostId] = attrs.field(factory=set, init=False)
+    # Incarnations that are over, the oldest first.
+    _lost: dict[HostId, None] = attrs.field(factory=dict, init=False)
 
     def handle_join(self, join: Join, now: float, taken: Set[int]) -> HostAdmission | JoinRefused:
         """A host asks to be let in, where these ranks are taken by engines of the head's own.
@@ -128,8 +132,8 @@ class HostDirectory:
             return f"its messages are of version {join.wire}, the head's of {HOST_WIRE}"
         if NAME.fullmatch(join.name) is None:
             return "its name is not made of 1 to 64 letters, digits, dots, dashes and underscores"
-        if join.engines < 1:
-            return "it has no engines"
+        if not 1 <= join.engines <= PROCESSES_MAX:
+            return f"it has {join.engines} engines, not 1 to {PROCESSES_MAX}"
         if join.model_hash != self.model_hash:
             return f"its model's files are {join.model_hash}, the head's {self.model_hash}"
         return ""
@@ -202,7 +206,9 @@ class HostDirectory:
 
     def handle_lost(self, host: HostId) -> None:
         """The host is lost, or left: nothing of it is listed, and this incarnation never again."""
-        self._lost.add(host)
+        self._lost[host] = None
+        for oldest in list(self._lost)[: max(0, len(self._lost) - LOST_MAX)]:
+            del self._lost[oldest]
         if self._known(host) is not None:
             del self.hosts[host.name]
 
@@ -241,7 +247,7 @@ class HostDirectory:
         assert len(ranks) == len(set(ranks)), "a rank is one host's"
         starts = sorted((block.start, block.stop) for each in known for block in each.epochs)
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(starts))
-        assert not self._lost & {each.admission.host for each in known}
+        assert not self._lost.keys() & {each.admission.host for each in known}
         for each in known:
             assert all(m.rank in each.admission.ranks for m in each.members)
             assert all(each.has_epoch(m.epoch) for m in each.members)

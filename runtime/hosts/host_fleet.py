@@ -167,6 +167,8 @@ class HostFleet:
                 host.watch.handle_up()
             case PeerDown() if host is not None:
                 self._note(host, host.watch.handle_down(self.now_s()))
+            case PeerDown(peer=peer):
+                self._channel.forget(peer)  # not let in: it comes again as another incarnation
             case Received(peer=peer, message=Join() as join):
                 self._handle_join(peer, join)
             case Received(message=message) if host is not None:

@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from triolet.fuzz.observers import wait_until
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.config import HostSettings
 from triolet.runtime.control.calls import (
@@ -207,3 +208,16 @@ async def test_a_host_with_another_key_is_not_let_in() -> None:
             assert "did not let it in" in (await diary.wait_for(HostLost)).cause
             nursery.cancel_scope.cancel("it is not let in")
         assert bed.diary.of(HostJoined) == []
+
+
+async def test_who_is_not_let_in_now_leaves_no_link_behind() -> None:
+    async with open_bed() as bed:
+        (host, _), (double, refusals) = bed.host("b"), bed.host("b")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            nursery.start_soon(double.run)
+            assert "is here already" in (await refusals.wait_for(HostLost)).cause
+            links = bed.hosts._channel.links
+            await wait_until(lambda: len(links.peers) == 1, "it has none", seconds=DEADLINE_S)
+            nursery.cancel_scope.cancel("the test is over")
