@@ -78,8 +78,15 @@ class HostLab:
             self.ranks[host] = frozenset(set(await self.epochs()) - known)
 
     async def epochs(self) -> dict[int, int]:
-        """{rank: epoch} of all engines."""
-        return {engine["rank"]: engine["epoch"] for engine in await self.engines()}
+        """{rank: epoch} of all engines; asked for until there is an answer."""
+        found: list[dict[str, Any]] = []
+
+        async def is_answered() -> bool:
+            found[:] = await self.engines()
+            return bool(found)
+
+        await wait_until(is_answered, "the head says which engines there are", seconds=READY_S)
+        return {engine["rank"]: engine["epoch"] for engine in found}
 
     async def start_head(self, *options: str) -> None:
         """Start `triolet serve` with these options, until it serves. Raises `ServerEnded`."""

@@ -45,7 +45,9 @@ from triolet.transports.control.handshake import PeerRefused, perform_parent_han
 from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import Peer
-from triolet.transports.links.zmq_channel import open_hub
+from triolet.transports.links.curve import make_link_keys
+from triolet.transports.links.link_keys import LinkKeys
+from triolet.transports.links.zmq_channel import HubChannel, HubSide, open_hub
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 60.0
@@ -68,8 +70,20 @@ class Root:
     worker_pids: list[int] = attrs.field(factory=list)
     worker_pidfds: list[int] = attrs.field(factory=list)
 
-    async def bring_up(self, settings: EngineSettings, membership: FrontendMembership) -> None:
-        init = EngineInit(run_id="test", rank=0, epoch=2, settings=settings, membership=membership)
+    async def bring_up(
+        self,
+        settings: EngineSettings,
+        membership: FrontendMembership,
+        link_keys: LinkKeys | None = None,
+    ) -> None:
+        init = EngineInit(
+            run_id="test",
+            rank=0,
+            epoch=2,
+            settings=settings,
+            membership=membership,
+            link_keys=link_keys,
+        )
         payload = await perform_parent_handshake(
             self.control,
             msgspec.msgpack.encode(init),
@@ -126,6 +140,7 @@ async def open_engine(
     membership: FrontendMembership | None = None,
     *,
     ahead: tuple[str, ...] = (),
+    link_keys: LinkKeys | None = None,
     **settings: Any,
 ) -> AsyncIterator[Root]:
     """An engine that is ready; nothing is left of it and its workers afterwards."""
@@ -136,7 +151,7 @@ async def open_engine(
             control = ControlChannel(process.control, sends=ROOT_TO_ENGINE, receives=ENGINE_TO_ROOT)
             root = Root(process, control)
             try:
-                await root.bring_up(engine, membership or FrontendMembership(0, []))
+                await root.bring_up(engine, membership or FrontendMembership(0, []), link_keys)
                 yield root
                 process.ask_to_stop()
                 await process.wait_exited()
@@ -225,8 +240,36 @@ async def test_the_latest_list_of_frontends_counts(tmp_path: pathlib.Path) -> No
             assert (await root.tree(number)).facts["frontends"] == known
 
 
+async def test_an_engine_of_another_host_comes_by_the_remote_side_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    mine, theirs = make_link_keys(), make_link_keys()
+    anywhere = "tcp://127.0.0.1:0"
+    remote = HubSide(anywhere, anywhere, theirs)
+    async with open_frontend(remote) as (caller, address):
+        hub = caller.hub
+        assert isinstance(hub, HubChannel)
+        hub.allow({mine.public: frozenset({0})})
+        inputs, outputs = hub.remote_endpoints
+        here = attrs.evolve(
+            address,
+            input_endpoint="ipc://@triolet-absent-in",
+            output_endpoint="ipc://@triolet-absent-out",
+            remote_input=inputs,
+            remote_output=outputs,
+            server_key=theirs.public,
+        )
+        other = FrontendAddress(7, 1, *hub.endpoints)  # no other host reaches it
+        listed = FrontendMembership(1, [here, other])
+        async with open_engine(write_sizes(tmp_path), listed, link_keys=mine) as root:
+            await caller.until(lambda: caller.resynced > 0)
+            assert (await root.tree(1)).facts["frontends"] == 1
+
+
 @asynccontextmanager
-async def open_frontend() -> AsyncIterator[tuple[Caller, FrontendAddress]]:
+async def open_frontend(
+    remote: HubSide | None = None,
+) -> AsyncIterator[tuple[Caller, FrontendAddress]]:
     """A frontend, and where engines find it."""
     run_id = secrets.token_hex(8)
     endpoints = [
@@ -234,7 +277,13 @@ async def open_frontend() -> AsyncIterator[tuple[Caller, FrontendAddress]]:
         for name in ("input", "output")
     ]
     codecs = Codec(*ENGINE_TO_FRONTEND), Codec(*FRONTEND_TO_ENGINE)
-    hub = open_hub(ME, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+    hub = open_hub(
+        ME,
+        *codecs,
+        input_endpoint=endpoints[0],
+        output_endpoint=endpoints[1],
+        remote=remote,
+    )
     async with hub as channel, running(channel):
         address = FrontendAddress(ME.rank, ME.epoch, *channel.endpoints)
         yield Caller(channel, Peer("engine", 0, 2)), address
