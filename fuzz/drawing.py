@@ -18,12 +18,17 @@ import attrs
 
 from ..engine.errors import InvalidParameter
 from ..transports.array import Array
+from ..transports.links.link_keys import KEY_BYTES, LinkKeys
 
 # Small ones, ends of ranges, and what needs each width of msgpack; all fit 64 signed bits.
 INTEGERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 65535, 65536, 2**31, 2**53 + 1, 2**63 - 1)
 FLOATS = (0.0, 1.0, 0.5, -1.5, 1e-300, 1e300, 2.0**53)
 TEXTS = ("", "a", "f0", "Größe", "你好", "🙂", "\0", "a\nb", "x" * 300)
 ITEMS_MAX = 4
+# Drawn by hand: their checks refuse nearly all bytes.
+BY_HAND: dict[type, Callable[[Random], Any]] = {
+    LinkKeys: lambda chance: LinkKeys(chance.randbytes(KEY_BYTES), chance.randbytes(KEY_BYTES)),
+}
 # A class whose own checks refuse most values is drawn with fewer and fewer of its optional fields.
 TRIES_MAX = 10
 
@@ -65,6 +70,8 @@ def draw_value(chance: Random, kind: Any) -> Any:
         return {draw_value(chance, arguments[0]): draw_value(chance, arguments[1])}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return chance.choice(list(kind))
+    if kind in BY_HAND:
+        return BY_HAND[kind](chance)
     if isinstance(kind, type) and attrs.has(kind):
         return draw_message(chance, kind)
     return _draw_plain(chance, kind)
