@@ -55,7 +55,7 @@ class FrontendHome:
     adopted: list[AdoptedStream]
     # Slots of connections that have ended, and the root does not know it; bounded by the slots.
     ended: list[int]
-    # Where engines reach it.
+    # Addresses at which engines reach this frontend.
     where: FrontendReady
     # Set when responses of the life before can be read.
     _has_adopted: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -147,7 +147,7 @@ async def open_frontend_home(
 
 
 def _where(channel: HubChannel, remote: HubSide | None, *, has_slots: bool) -> FrontendReady:
-    """Where engines reach it, here and from elsewhere."""
+    """READY of this frontend: its addresses for engines, here and of other machines."""
     key = b"" if remote is None or remote.keys is None else remote.keys.public
     input_endpoint, output_endpoint = channel.endpoints
     return FrontendReady(

@@ -29,7 +29,7 @@ class FrontendAddress:
     term: int
     input_endpoint: str
     output_endpoint: str
-    # Where engines of other hosts reach it, and its public key there; "": they do not.
+    # Addresses for engines of other hosts, and the public key there; "": they do not reach it.
     remote_input: str = ""
     remote_output: str = ""
     server_key: bytes = b""
@@ -53,7 +53,7 @@ class EngineInit:
     epoch: int
     settings: EngineSettings
     membership: FrontendMembership
-    # Its host's, if that is not the frontends' own: it comes by their remote sockets.
+    # Keys of the engine's host, if frontends are on another: it comes by their remote sockets.
     link_keys: LinkKeys | None = None
 
 

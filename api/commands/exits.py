@@ -42,7 +42,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 # A place was given up: systemd's Restart=on-failure must see it.
 EXIT_ENGINE_LOST = 3
-# What a unit names in RestartPreventExitStatus.
+# A unit names this code in RestartPreventExitStatus.
 EXIT_REFUSED = 78
 # A shell's code for a program that SIGINT ended.
 EXIT_INTERRUPTED = 130

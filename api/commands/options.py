@@ -168,7 +168,7 @@ class ChatOptions:
 
 @attrs.frozen(kw_only=True)
 class HostOptions:
-    """Where a host joins, as whom, and what its engines are on this machine."""
+    """Options of a host: its heads, its name, its engines on this machine."""
 
     join: Annotated[
         tuple[str, ...],

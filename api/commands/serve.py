@@ -9,6 +9,7 @@ import resource
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -40,30 +41,52 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     The log begins with `warnings`.
     """
     _allow_descriptors()
-    if not plan.settings.core_dumps:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     port = f" on port {plan.port}" if plan.port else ""
     set_title(f"root of {plan.settings.model_name}{port}")
-    become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, partial(_report, on_event), make_elsewhere=_door(plan.settings))
-    stop = trio.CancelScope()
-    async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
+    async with open_log(plan.settings.logs):
         if warning := short_cache(plan.settings.engine):
             logger.warning("%s", warning)
         for warning in warnings:
             logger.warning("%s", warning)
-        signals = partial(take_signals, root.drain, stop)
+        await run_until_signalled(root, root.drain, on_event, core_dumps=plan.settings.core_dumps)
+    return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
+
+
+class ProcessRoot(Protocol):
+    """Root of processes: a server's, or a host's."""
+
+    async def run(self) -> object:
+        """Run until cancelled; leaves no process."""
+
+    def to_reap(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet, by number."""
+
+
+async def run_until_signalled(
+    root: ProcessRoot,
+    drain: Callable[[], Awaitable[None]],
+    on_event: OnEvent,
+    *,
+    core_dumps: bool,
+) -> None:
+    """Run a root until a signal, and drain at the first. Raises what `root.run` raises."""
+    if not core_dumps:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    become_subreaper()  # workers of an engine that died are ours to reap, below
+    stop = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        signals = partial(take_signals, drain, stop)
         await start_service(nursery, signals, name="signals", waits_for="signals")
         await start_service(nursery, run_reaper, root.to_reap, name="reaper")
         with stop:
             await root.run()
         on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
-    return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
 
 
 def _door(settings: RuntimeSettings) -> MakeElsewhere | None:
-    """What lets other machines in, if they may come: most roots load nothing for them."""
+    """Maker of the door for other machines; None if none may come, and nothing is loaded for it."""
     if not settings.hosts.join_port:
         return None
     from .host_plans import make_join_plan

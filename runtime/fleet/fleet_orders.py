@@ -22,6 +22,8 @@ class FleetOrders:
     """Orders to the fleets of one root, each with what begins a rank of it anew."""
 
     restarts: Mapping[ProcessSupervisor, Callable[[int], None]]
+    # Processes that are in no place, by name: the host that carries out the orders.
+    others: Mapping[str, SignalTarget] = attrs.field(factory=dict)
     # {place: pid} of what was killed by an order, the last of each.
     _killed: dict[str, int] = attrs.field(factory=dict, init=False)
 
@@ -60,7 +62,7 @@ class FleetOrders:
 
     def signal(self, order: SignalOrder) -> SignalOrder:
         """Send a signal to a process of a place; see `signals.send_signal`."""
-        targets: dict[str, SignalTarget | None] = {}
+        targets: dict[str, SignalTarget | None] = {**self.others}
         for fleet in self.fleets:
             targets |= fleet.targets()
         return send_signal(order, targets, self._killed)

@@ -195,7 +195,6 @@ class HostFleet:
             start_background_task_soon(self._nursery, self._watch, host, name=f"host-{join.name}")
         else:
             self._note(host, host.watch.handle_join(now))
-        settings = attrs.evolve(self.engines.settings, engines=max(1, join.engines))
         self._send(
             host,
             Welcome(
@@ -203,7 +202,7 @@ class HostFleet:
                 first_rank=admission.ranks.start,
                 first_epoch=admission.epochs.start,
                 epochs=len(admission.epochs),
-                settings=msgspec.msgpack.encode(settings),
+                settings=msgspec.msgpack.encode(self.engines.settings),
                 lease=self.lease,
                 link_keys=host.link_keys,
                 attempt=join.attempt,

@@ -13,7 +13,7 @@ import attrs
 
 from ...engine.errors import InvalidParameter
 from ...transports.links.curve import make_link_keys
-from ...transports.links.link_keys import KEY_BYTES, LinkKeys
+from ...transports.links.link_keys import KEY_BYTES, LinkKeys, check_key
 
 _FILE_BYTES_MAX = 4096
 PAIRS = ("head", "hosts")
@@ -24,7 +24,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 class ClusterKeys:
     """Keys of the head and of its hosts; a host need not have the head's secret."""
 
-    head_public: bytes
+    head_public: bytes = attrs.field(validator=check_key)
     hosts: LinkKeys
     head_secret: bytes = attrs.field(default=b"", repr=False)
 
@@ -79,8 +79,8 @@ def read_cluster_keys(path: pathlib.Path, *, is_head: bool) -> ClusterKeys:
         head, hosts = ({k: bytes.fromhex(v) for k, v in found[n].items()} for n in PAIRS)
         pair = LinkKeys(hosts["public"], hosts["secret"])
         keys = ClusterKeys(head["public"], pair, head.get("secret", b""))
-        if is_head or len(keys.head_public) != KEY_BYTES:
-            _ = keys.head  # whose lengths are checked
+        if is_head and len(keys.head_secret) != KEY_BYTES:
+            raise ValueError("the secret is missing")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # The error's own text has bytes of a key.
         reason = f"{path} is no file of `triolet keygen`"

@@ -9,6 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import msgspec
@@ -35,7 +36,7 @@ from ...transports.links.channel import (
 from ...transports.links.zmq_spoke import SpokeChannel, open_spoke
 from ..config import RuntimeSettings
 from ..continuity.estate import Estate
-from ..control.calls import ControlCall, ControlQuestion, Signal, SignalOrder
+from ..control.calls import ControlCall, ControlQuestion, SignalOrder
 from ..errors import ControlCallRefused, JoinRefusedByHead
 from ..event_lines import sentence
 from ..events import ChildFailed, ChildGone, ChildHung, ChildReady, HostJoined, OnEvent, RunEvent
@@ -43,7 +44,7 @@ from ..fleet.engine_fleet import EngineFleet
 from ..fleet.fleet_orders import FleetOrders
 from ..fleet.fleet_parts import FleetParts
 from ..fleet.membership import FrontendDirectory
-from ..launch.signals import NUMBERS
+from ..launch.signals import SignalTarget
 from ..messages import EngineMembership
 from .epoch_blocks import EpochBlocks
 from .host_messages import (
@@ -96,6 +97,7 @@ class HostLife:
     now_s: Callable[[], float]
     fleet: EngineFleet | None = attrs.field(default=None, init=False)
     lease: HostLease | None = attrs.field(default=None, init=False)
+    _orders: FleetOrders | None = attrs.field(default=None, init=False)
     frontends: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     _epochs: EpochBlocks = attrs.field(init=False)
     _channel: SpokeChannel = attrs.field(init=False)
@@ -217,7 +219,8 @@ class HostLife:
 
     def _join(self) -> Join:
         plan = self.plan
-        self._asked_s.append(self.now_s())  # bounded by the generations of a life's link
+        if self.lease is None:  # bounded: a life that is not let in is soon over
+            self._asked_s.append(self.now_s())
         return Join(
             attempt=len(self._asked_s),
             wire=HOST_WIRE,
@@ -233,7 +236,9 @@ class HostLife:
         if self.fleet is None:
             self.lease = HostLease(welcome.lease, self._asked_s[welcome.attempt - 1])
             self._epochs.add(range(welcome.first_epoch, welcome.first_epoch + welcome.epochs))
-            self.fleet = self._make_fleet(welcome)
+            self.fleet = fleet = self._make_fleet(welcome)
+            itself = SignalTarget(os.getpid(), partial(os.kill, os.getpid()))
+            self._orders = FleetOrders({fleet.processes: fleet.restart}, {self._name: itself})
             ranks = sorted(self.fleet.processes.places)
             self.on_event(HostJoined(self.plan.name, ranks, f"under {self.head}"))
             start_service_soon(self._nursery, self._run_engines, self.fleet, name="engines")
@@ -315,15 +320,12 @@ class HostLife:
         self._send(reply)
 
     async def _answer(self, question: ControlQuestion) -> str:
-        assert self.fleet is not None, "the head asks whom it let in"
-        orders = FleetOrders({self.fleet.processes: self.fleet.restart})
-        found: object
+        assert self._orders is not None, "the head asks whom it let in"
+        orders, found = self._orders, object()
         match question:
             case ControlQuestion(ControlCall.RESTART, place) if place is not None:
                 found = {"restarted": orders.restart(place)}
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
-                if order.place == self._name and order.signal is Signal.KILL:
-                    os.kill(os.getpid(), NUMBERS[order.signal])
                 found = orders.signal(order)
             case ControlQuestion(ControlCall.TREE):
                 found = ProcessTree(

@@ -52,8 +52,6 @@ class Join:
     incarnation: int
     engines: int  # how many ranks it needs
     model_hash: str  # of the model's files, by content
-    numerics_facts: dict[str, str] = attrs.field(factory=dict)
-    memory_bytes: int = 0
     attempt: int = 1
 
 

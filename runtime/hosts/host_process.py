@@ -22,9 +22,10 @@ from ..launch.child import PlaceEvent
 from .host_life import HostLife
 from .host_plan import HostPlan, boottime_s
 
-# Between two lives: what a head needs to see that the one before is over, or an operator to read.
-REST_S = 0.2
-REST_MAX_S = 5.0
+# Time between two lives: for a head to see that the one before is over; longer after one that was
+# short, as the next will be.
+REST_S, LONG_REST_S = 0.2, 1.0
+SHORT_LIFE_S = 5.0
 
 
 @attrs.define(eq=False)
@@ -74,9 +75,9 @@ class Host:
                 cause = await self._live(self.plan.heads[place % len(self.plan.heads)], estate)
                 if cause:
                     self.on_event(HostLost(self.plan.name, cause))
-                is_calm = trio.current_time() - began_s > REST_MAX_S
+                was_short = trio.current_time() - began_s <= SHORT_LIFE_S
                 with waiting_for("the time to dial again"):
-                    await trio.sleep(REST_S if is_calm else 5 * REST_S)
+                    await trio.sleep(LONG_REST_S if was_short else REST_S)
         raise AssertionError("counting does not end")
 
     async def _live(self, head: str, estate: Estate) -> str:

@@ -19,7 +19,8 @@ KEY_BYTES = 32
 AllowedKeys = Mapping[bytes, frozenset[int] | None]
 
 
-def _check_key(instance: object, attribute: "attrs.Attribute[bytes]", value: bytes) -> None:
+def check_key(instance: object, attribute: "attrs.Attribute[bytes]", value: bytes) -> None:
+    """Validator of an attribute that is a key."""
     if len(value) != KEY_BYTES:
         raise ValueError(f"the {attribute.name} key has {len(value)} bytes instead of {KEY_BYTES}")
 
@@ -28,8 +29,8 @@ def _check_key(instance: object, attribute: "attrs.Attribute[bytes]", value: byt
 class LinkKeys:
     """A key pair, of a hub or of those who connect."""
 
-    public: bytes = attrs.field(validator=_check_key)
-    secret: bytes = attrs.field(validator=_check_key, repr=False)
+    public: bytes = attrs.field(validator=check_key)
+    secret: bytes = attrs.field(validator=check_key, repr=False)
 
 
 @attrs.define(eq=False)

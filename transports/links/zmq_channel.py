@@ -133,8 +133,10 @@ def headed(header: Header, identity: bytes, frames: Sequence[Frame]) -> Sequence
 class HubChannel(ZmqChannel):
     """`channel.HubEnd` over ZeroMQ; open it with `open_hub`."""
 
-    # Its own host's, and the remote one if there is one.
+    # That of its own host, and the remote one if there is one.
     _sides: tuple[HubSide, ...]
+    # Per side, settings of the links that begin by it.
+    _link_settings: list[LinkSettings] = attrs.field(init=False)
     # {spoke: the way of the generation in use}; tests close one to lose a message.
     outboxes: dict[Peer, LinkOutbox] = attrs.field(factory=dict, init=False)
     # Per side {identity of the generation in use: who and which}, sparing the decoding of each
@@ -148,6 +150,7 @@ class HubChannel(ZmqChannel):
         settings = self.settings
         self.links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
         self._known = [{} for _ in self._sides]
+        self._link_settings = [settings.link_by(side.input_endpoint) for side in self._sides]
         routers, pulls = dict[int, BoundEnd](), dict[int, BoundEnd]()
         for number, side in enumerate(self._sides):
             is_only = not side.output_endpoint
@@ -262,8 +265,7 @@ class HubChannel(ZmqChannel):
         self, side: int, arrived: Sequence[tuple[Peer, Header, Sequence[Frame]]]
     ) -> None:
         self._arriving = side
-        settings = self.settings.link_by(self._sides[side].input_endpoint)
-        self.links.handle_burst(arrived, settings)
+        self.links.handle_burst(arrived, self._link_settings[side])
 
     def _open(self, frame: Frame, side: int) -> tuple[Peer, Header] | None:
         """Decode sender and header from a first frame; None, and counted, if they are not sound."""

@@ -44,7 +44,7 @@ from .link_rules import Way
 STREAMS, TOKENS = 16, 400
 # Silence of one second, and what a busy machine adds; a killed process is noticed sooner.
 NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
-# Its lease, and the ladder by which it ends its engines.
+# Time for a host's lease to end, and for the ladder by which it ends its engines.
 EMPTY_S = 6.0
 # Title of a process that computes; spares have another one.
 COMPUTES = re.compile(r"triolet: (engine|worker) \d")

@@ -18,8 +18,6 @@ JOIN = host_messages.Join(
     incarnation=2**62,
     engines=4,
     model_hash="aa",
-    numerics_facts={"isa": "avx2"},
-    memory_bytes=2**40,
 )
 WELCOME = host_messages.Welcome(
     run_id="r",
