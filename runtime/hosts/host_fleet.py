@@ -195,6 +195,7 @@ class HostFleet:
             start_background_task_soon(self._nursery, self._watch, host, name=f"host-{join.name}")
         else:
             self._note(host, host.watch.handle_join(now))
+            host.bell.ring()  # its lease may be nearly over
         self._send(
             host,
             Welcome(
@@ -256,6 +257,7 @@ class HostFleet:
         self.directory.handle_state(host.admission.host, state)
         is_silent = state is HostState.SILENT
         self.on_event(HostSilent(host.name) if is_silent else HostHeard(host.name))
+        host.bell.ring()  # one that is heard again waits for an echo
         self._list(host)
 
     def _lose(self, host: JoinedHost, cause: str) -> None:

@@ -18,6 +18,7 @@ import trio
 from ...engine.control_messages import FrontendMembership
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import (
     open_service,
     single_errors_unwrapped,
@@ -103,6 +104,8 @@ class HostLife:
     _channel: SpokeChannel = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _welcomed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # The next beat is not to wait for its time.
+    _bell: Doorbell = attrs.field(factory=Doorbell, init=False)
     # What the head has not got yet, if the link was down.
     _evidence: deque[HostDeath | HostPassed] = attrs.field(
         factory=lambda: deque(maxlen=EVIDENCE_MAX), init=False
@@ -168,8 +171,9 @@ class HostLife:
         beat_s, lease = self.lease.settings.beat_s, self.lease
         while not lease.is_over(now := self.now_s()):
             self._send(lease.handle_sent(now))
-            with waiting_for("the next beat"):
-                await trio.sleep(max(0.0, min(beat_s, lease.ends_s - now)))
+            wait_s = max(0.0, min(beat_s, lease.ends_s - now))
+            with trio.move_on_after(wait_s), waiting_for("the next beat"):
+                await self._bell.wait()
         self._send(Leave("its lease is over"))  # if it can be heard
         self._end(f"lost its head: nothing was heard for {lease.settings.lease_s:g} s")
 
@@ -203,8 +207,8 @@ class HostLife:
                     raise JoinRefusedByHead(self.head, reason)
                 self._end(f"is not let in: {reason}")
             case Received(message=HeadBeat() as beat):
-                if self.lease is not None:
-                    self.lease.handle_beat(beat, self.now_s())
+                if self.lease is not None and self.lease.handle_beat(beat, self.now_s()):
+                    self._bell.ring()
             case Received(message=FrontendMembership() as membership):
                 if self.frontends.handle_snapshot(membership) and self.fleet is not None:
                     self.fleet.processes.publish(membership)

@@ -75,9 +75,12 @@ class HostLease:
     # {number: when it was sent} of beats that were not echoed, the oldest first.
     _sent: dict[int, float] = attrs.field(factory=dict, init=False)
     _is_over: bool = attrs.field(default=False, init=False)
+    # When the head was heard last.
+    _heard_s: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.ends_s = self._begun + self.settings.lease_s
+        self._heard_s = self._begun
 
     def handle_sent(self, now: float) -> HostBeat:
         """Return the beat that is sent now, by the loop that supervises the engines."""
@@ -90,15 +93,23 @@ class HostLease:
     def _oldest_s(self) -> float:
         return next(iter(self._sent.values()), math.inf)
 
-    def handle_beat(self, beat: HeadBeat, now: float) -> None:
-        """Note what the head has heard; harmless when it is told late, or twice."""
-        if self.is_over(now) or not self._echoed < beat.echoed <= self._number:
-            return
+    def handle_beat(self, beat: HeadBeat, now: float) -> bool:
+        """Note what the head has heard; harmless when it is told late, or twice.
+
+        Whether to confirm it at once: after a silence the head waits for that, and the lease may be
+        nearly over.
+        """
+        if self.is_over(now):
+            return False
+        was_quiet, self._heard_s = now - self._heard_s > QUIET_BEATS * self.settings.beat_s, now
+        if not self._echoed < beat.echoed <= self._number:
+            return was_quiet
         self._echoed = beat.echoed
         sent_s = self._sent.get(beat.echoed, -math.inf)
         self.ends_s = max(self.ends_s, sent_s + self.settings.lease_s)
         for number in [number for number in self._sent if number <= beat.echoed]:
             del self._sent[number]
+        return was_quiet
 
     def is_over(self, now: float) -> bool:
         """Whether the host may compute no more; it ends its engines then."""

@@ -203,7 +203,7 @@ class Link:
             return self._handle_link_up(header, now)
         if header.generation != self.generation or self.state not in _LISTENING:
             self.mishaps[Mishap.STALE] += 1
-            return _NOTHING
+            return self._reset_again(header, now)
         if not self._is_sane(header):
             self.mishaps[Mishap.VIOLATION] += 1
             return _NOTHING
@@ -275,6 +275,15 @@ class Link:
         decisions.extend(self._become_up(now))
         decisions.append(Transmit(self._make_header(FrameKind.LINK_ACCEPT)))
         return decisions
+
+    def _reset_again(self, header: Header, now: float) -> Sequence[Decision]:
+        """A spoke that speaks in a generation that is over can be reached again: it is asked at
+        once, where the repetitions have become rare while it could not."""
+        is_over = self.state is LinkState.RESETTING and header.generation == self.generation
+        if not is_over or self._repeat_at - now <= 2 * self.settings.repeat_delay_s:
+            return _NOTHING
+        self._repeat_delay_s = self.settings.repeat_delay_s
+        return self._repeat(FrameKind.LINK_RESET, now)
 
     def _become_up(self, now: float) -> Sequence[Decision]:
         self._move(LinkState.UP)

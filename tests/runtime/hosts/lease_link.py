@@ -63,9 +63,9 @@ class LeaseLink:
         self.lease = self.make_lease(self.settings, self.host_clock(0.0))
         self.watch = self.make_watch(self.settings, self.head_clock(0.0))
         order = iter(range(10**9))
-        queue: list[tuple[float, int, Callable[[float], None]]] = []
+        queue: list[tuple[float, int, Callable[[float], object]]] = []
 
-        def plan(at: float, what: Callable[[float], None]) -> None:
+        def plan(at: float, what: Callable[[float], object]) -> None:
             heapq.heappush(queue, (at, next(order), what))
 
         def resumed(at: float) -> float:

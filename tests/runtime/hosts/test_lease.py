@@ -52,10 +52,10 @@ def test_the_lease_of_a_host_ends_before_its_head_gives_it_up(link: LeaseLink) -
 
 @attrs.define(eq=False)
 class _FromReceiving(HostLease):
-    def handle_beat(self, beat: HeadBeat, now: float) -> None:
+    def handle_beat(self, beat: HeadBeat, now: float) -> bool:
         if beat.echoed > 0 and not self.is_over(now):
             self.ends_s = now + self.settings.lease_s
-        super().handle_beat(beat, now)
+        return super().handle_beat(beat, now)
 
 
 @attrs.define(eq=False)
@@ -303,3 +303,13 @@ def test_sendings_are_remembered_for_a_lease_and_no_longer() -> None:
     for number in range(5000):
         lease.handle_sent(number / 1e4)
         lease.check_invariants()
+
+
+def test_a_beat_after_a_silence_is_to_be_confirmed_at_once() -> None:
+    lease = HostLease(LeaseSettings(), 0.0)
+    assert not lease.handle_beat(HeadBeat(1, 0), 0.1)
+    lease.handle_sent(0.15)
+    assert not lease.handle_beat(HeadBeat(2, 1), 0.2)
+    assert lease.handle_beat(HeadBeat(3, 1), 2.5), "there is no newer echo, and the head waits"
+    assert not lease.handle_beat(HeadBeat(4, 1), 2.6)
+    assert not lease.handle_beat(HeadBeat(5, 1), 4.0), "it is over"

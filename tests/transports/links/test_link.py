@@ -131,6 +131,22 @@ def test_a_gap_makes_the_hub_ask_until_a_later_generation_comes() -> None:
     assert link.next_deadline() == math.inf
 
 
+def test_a_spoke_that_speaks_in_a_generation_that_is_over_is_asked_at_once() -> None:
+    link = hub_up()
+    stale = header(FrameKind.DATA, 1, 1)
+    reset = Transmit(header(FrameKind.LINK_RESET, 1))
+    assert reset in link.handle_broken(1, "it is not connected", 0.0)
+    assert link.handle_header(stale, 0.01) == (), "the next repetition is near"
+    asked = [at for at, _ in fire(link, 2.0)]
+    assert asked[-1] - asked[-2] > 0.5, "repetitions have become rare"
+    assert link.handle_header(stale, 2.0) == (reset,)
+    assert link.handle_header(stale, 2.01) == ()
+    assert link.next_deadline() == pytest.approx(2.0 + link.settings.repeat_delay_s)
+    older = header(FrameKind.DATA, 0, 1)
+    assert link.handle_header(older, 2.02) == ()
+    link.check_invariants()
+
+
 def test_a_reset_makes_the_spoke_open_the_next_generation_once() -> None:
     link = spoke_up()
     reset = header(FrameKind.LINK_RESET, 1)
