@@ -72,11 +72,14 @@ class AddRequest(SentOptions):
     bad_words: list[list[int]] = attrs.field(factory=list)
     parent: str = ""
     prompt_embeds: Array | None = None
-    # When a frontend took it, by the host's monotonic clock: engines order requests by it.
+    # When it was taken, by the clock of whoever holds this: engines, which order requests by it,
+    # set it anew from `age_ns`.
     admitted_ns: int = 0
     replayed: bool = False  # sent before, here or elsewhere: it goes before those that are new
     solo_tokens: int = 0  # suspected of an engine's death there: up to it, it runs alone
     trace: str = ""  # for the frontend alone: ids of its trace, see `runtime.frontend.tracing`
+    # Time since it was taken, as it is sent: clocks of two machines have nothing in common.
+    age_ns: int = 0
 
 
 @attrs.frozen

@@ -139,6 +139,7 @@ class EngineServer:
         match message:
             case AddRequest(attempt=attempt):
                 self._note_attempt(peer, attempt)
+                message.admitted_ns = int(trio.current_time() * 1e9) - message.age_ns
                 self.core.add(peer.rank, message)
             case AbortRequests(requests=requests, if_queued=True):
                 self.core.recall(peer.rank, requests)

@@ -69,7 +69,7 @@ class CoreClient:
     balancer: LeastLoaded
     # The journal; None if no later life is to go on with its streams.
     journal: Journal | None = None
-    # The host's, for the time of admission; a simulated one in simulations.
+    # The host's, for the time of admission; a simulated one in simulations. Engines hear of ages.
     clock_ns: Callable[[], int] = time.monotonic_ns
     engines: EngineView = attrs.field(factory=EngineView, init=False)
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
@@ -209,7 +209,8 @@ class CoreClient:
 
     def place_waiting(self) -> None:
         """Send what waits to engines that fit, and end what has waited too long."""
-        now, placed, failed = trio.current_time(), Counter[Peer](), 0
+        now, now_ns, failed = trio.current_time(), self.clock_ns(), 0
+        placed = Counter[Peer]()
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
         moving = Counter[Peer]()  # how many more these will have
         silent = self.engines.silent
@@ -219,7 +220,7 @@ class CoreClient:
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
-            match self.engines.judged(decision, self.clock_ns() / 1e9):
+            match self.engines.judged(decision, now_ns / 1e9):
                 case PlaceOn(peers=peers, exact=exact):
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
@@ -230,7 +231,7 @@ class CoreClient:
                         self._recall(entry, peer, moving)
                         continue
                     of_parents[parent or entry.request.request_id] = peer
-                    self._replay(entry, peer, now, exact=exact)
+                    self._replay(entry, peer, now_ns, exact=exact)
                     placed[peer] += 1
                 case Fail(error=error):
                     failed += 1
@@ -253,9 +254,10 @@ class CoreClient:
             moving.update({peer: 1, has: -1})
             self._carry_out(entry.recall())
 
-    def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
-        ready = self._taking[peer]
+    def _replay(self, entry: LedgerEntry, peer: Peer, now_ns: int, *, exact: bool) -> None:
+        ready, now = self._taking[peer], trio.current_time()
         request = self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact)
+        request.age_ns = max(0, now_ns - request.admitted_ns)
         if self.journal is not None:  # which has it before it is sent
             self.journal.place(entry.placement())
         self._send(peer, request)
