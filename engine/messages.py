@@ -4,6 +4,9 @@ Plain frozen attrs classes, decoded with their types checked (`transports.codec`
 ever appended, with a default. Links number them; those of the root are `control_messages`.
 
 A request on the wire is (request_id, attempt), its id and which sending it is: older are dropped.
+
+Frontends and engines of two machines may be of neighbouring versions while these are upgraded; so a
+new kind of message goes to nobody before its version is that of all who can be there.
 """
 
 import enum
@@ -14,6 +17,9 @@ import attrs
 from ..transports.array import Array
 from .request_options import SentOptions
 from .sampling_params import SamplingParams
+
+# Version of these messages: a head serves engines of its own, and of the ones beside it.
+ENGINE_WIRE = 1
 
 
 class FinishReason(enum.StrEnum):

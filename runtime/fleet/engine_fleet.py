@@ -184,12 +184,15 @@ class EngineFleet:
                 self.on_membership(self.directory.handle_removed(rank))
 
     def _handle_ready(self, rank: int, engine: EngineReady) -> None:
+        self.compare(rank, self.processes.places[rank].epoch, engine)
+        self.on_membership(self.directory.handle_ready(rank, engine))
+
+    def compare(self, rank: int, epoch: int, engine: EngineReady) -> None:
+        """Say so if an engine, of whichever machine, computes unlike the one before it."""
         before, self._numerics_id = self._numerics_id, engine.numerics_id
         if before not in ("", engine.numerics_id):
-            epoch = self.processes.places[rank].epoch
             event = EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before)
             self.parts.on_event(event)
-        self.on_membership(self.directory.handle_ready(rank, engine))
 
     def _handle_given_up(self, rank: int, end: ChildEnd) -> None:
         """Declare an engine failed; the others serve on, if there are."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from ...engine.messages import ENGINE_WIRE
 from ..config import PROCESSES_MAX
 from ..control.calls import EngineState
 from ..messages import EngineMember
@@ -55,12 +56,14 @@ class HostId:
 class HostAdmission:
     """Facts of a `Welcome`. `differs`: a sentence if the package's version is another one.
 
-    `replaced` is an incarnation before it that was silent and is given up for it.
+    `replaced` is an incarnation before it that was silent and is given up for it. `wire` is the
+    version that both ends speak.
     """
 
     host: HostId
     ranks: range
     epochs: range
+    wire: int = HOST_WIRE
     differs: str = ""
     replaced: HostId | None = None
 
@@ -92,6 +95,8 @@ class HostDirectory:
     model_hash: str
     version: str
     epochs: Iterator[int]
+    # Version of the messages that this head speaks.
+    wire: int = HOST_WIRE
     # By name: there is one incarnation of each.
     hosts: dict[str, KnownHost] = attrs.field(factory=dict, init=False)
     # Incarnations that are over, the oldest first.
@@ -103,11 +108,11 @@ class HostDirectory:
         One that is in, and asks again, is answered as before.
         """
         host = HostId(join.name, join.incarnation)
-        if reason := self._reason_against(join, host):
-            return JoinRefused(reason)
+        if reason := self._reason_against(join):
+            return JoinRefused(reason, wire=self.wire)
         present = self.hosts.get(join.name)
         if reason := self._reason_to_wait(host, present):
-            return JoinRefused(reason, may_retry=True)
+            return JoinRefused(reason, may_retry=True, wire=self.wire)
         if present is not None and present.admission.host == host:
             return present.admission
         replaced = None if present is None else present.admission.host
@@ -118,6 +123,7 @@ class HostDirectory:
             host=host,
             ranks=self._free_ranks(join.engines, taken),
             epochs=self._block_of_epochs(),
+            wire=min(join.wire, self.wire),
             differs="" if join.version == self.version else differs,
             replaced=replaced,
         )
@@ -126,10 +132,16 @@ class HostDirectory:
         )
         return admission
 
-    def _reason_against(self, join: Join, host: HostId) -> str:
-        """The one fact that keeps a host out, as a sentence; empty if there is none."""
-        if not HOST_WIRE - 1 <= join.wire <= HOST_WIRE:
-            return f"its messages are of version {join.wire}, the head's of {HOST_WIRE}"
+    def _reason_against(self, join: Join) -> str:
+        """The one fact that keeps a host out, as a sentence; empty if there is none.
+
+        Versions of its messages do, where they are not neighbours; that of the package does not.
+        """
+        if not self.wire - 1 <= join.wire <= self.wire:
+            return f"its messages are of version {join.wire}, the head's of {self.wire}"
+        if abs(join.engine_wire - ENGINE_WIRE) > 1:
+            own = f"the head's frontends' of {ENGINE_WIRE}"
+            return f"its engines' messages are of version {join.engine_wire}, {own}"
         if NAME.fullmatch(join.name) is None:
             return "its name is not made of 1 to 64 letters, digits, dots, dashes and underscores"
         if not 1 <= join.engines <= PROCESSES_MAX:

@@ -31,7 +31,7 @@ from ...transports.links.channel import (
 from ...transports.links.curve import make_link_keys
 from ...transports.links.link_keys import LinkKeys
 from ...transports.links.zmq_channel import HubChannel, open_hub
-from ..control.calls import ControlCall, ControlQuestion, EngineState, Place, PlaceState, Role
+from ..control.calls import ControlCall, ControlQuestion, Place, PlaceState, Role
 from ..errors import ControlCallRefused
 from ..events import HostHeard, HostJoined, HostLost, HostSaid, HostSilent, OnEvent
 from ..fleet.elsewhere import HeadParts, MakeElsewhere
@@ -74,6 +74,8 @@ class JoinedHost:
     peer: Peer
     watch: HostWatch
     link_keys: LinkKeys
+    # {rank: epoch} of its engines whose numerics were compared with others'.
+    compared: dict[int, int] = attrs.field(factory=dict)
     # Something changed that its task may have to look at.
     bell: Doorbell = attrs.field(factory=Doorbell)
     is_over: bool = False
@@ -276,8 +278,13 @@ class HostFleet:
         """List what it has now, or nothing, among the head's engines."""
         name, directory = host.name, self.engines.directory
         members = self.directory.members(name)
-        if any(member.state is EngineState.READY for member in members):
+        for member in members:
+            if (ready := member.ready) is None:
+                continue
             self.engines.ready_once.set()
+            if host.compared.get(member.rank) != member.epoch:
+                host.compared[member.rank] = member.epoch
+                self.engines.compare(member.rank, member.epoch, ready)
         directory.handle_link_keys(self.directory.link_keys())
         self.on_membership(directory.handle_host(name, members, self.directory.removed(name)))
 

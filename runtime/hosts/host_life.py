@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from ...engine.control_messages import FrontendMembership
+from ...engine.messages import ENGINE_WIRE
 from ...nurseries.processes.kernel import Kernel
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.parking import Doorbell
@@ -98,6 +99,8 @@ class HostLife:
     now_s: Callable[[], float]
     fleet: EngineFleet | None = attrs.field(default=None, init=False)
     lease: HostLease | None = attrs.field(default=None, init=False)
+    # Version that this life speaks with its head.
+    wire: int = attrs.field(default=HOST_WIRE, init=False)
     _orders: FleetOrders | None = attrs.field(default=None, init=False)
     frontends: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     _epochs: EpochBlocks = attrs.field(init=False)
@@ -202,10 +205,8 @@ class HostLife:
                 self._send(self._join())
             case Received(message=Welcome() as welcome):
                 self._handle_welcome(welcome)
-            case Received(message=JoinRefused(reason=reason, may_retry=may_retry)):
-                if not may_retry:
-                    raise JoinRefusedByHead(self.head, reason)
-                self._end(f"is not let in: {reason}")
+            case Received(message=JoinRefused() as refused):
+                self._handle_refused(refused)
             case Received(message=HeadBeat() as beat):
                 if self.lease is not None and self.lease.handle_beat(beat, self.now_s()):
                     self._bell.ring()
@@ -227,13 +228,24 @@ class HostLife:
             self._asked_s.append(self.now_s())
         return Join(
             attempt=len(self._asked_s),
-            wire=HOST_WIRE,
+            wire=self.wire,
+            engine_wire=ENGINE_WIRE,
             version=plan.version,
             name=plan.name,
             incarnation=self.incarnation,
             engines=plan.engines,
             model_hash=plan.model_hash,
         )
+
+    def _handle_refused(self, refused: JoinRefused) -> None:
+        """Ask again in the version before, if that is the head's. Raises `JoinRefusedByHead`."""
+        if HOST_WIRE - 1 == refused.wire < self.wire:
+            self.wire = refused.wire
+            self._send(self._join())
+        elif refused.may_retry:
+            self._end(f"is not let in: {refused.reason}")
+        else:
+            raise JoinRefusedByHead(self.head, refused.reason)
 
     def _handle_welcome(self, welcome: Welcome) -> None:
         """Let in: begin, if it is the first time; else say again what the head may have missed."""
@@ -252,7 +264,11 @@ class HostLife:
 
     def _make_fleet(self, welcome: Welcome) -> EngineFleet:
         plan, own = self.plan, self.plan.engine
-        settings = msgspec.msgpack.decode(welcome.settings, type=RuntimeSettings)
+        try:
+            settings = msgspec.msgpack.decode(welcome.settings, type=RuntimeSettings)
+        except msgspec.MsgspecError as error:  # of another version, which knows other values
+            reason = f"its settings cannot be used here: {error}"
+            raise JoinRefusedByHead(self.head, reason) from error
         engine = attrs.evolve(
             settings.engine,
             model=own.model,

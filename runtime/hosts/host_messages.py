@@ -1,8 +1,12 @@
 """Messages between a head and its hosts, on the host link.
 
 Plain frozen attrs classes, as those of `runtime.messages`. Who may speak at all is decided before
-any of them, by the keys of the connection. Fields are only ever appended, with defaults: a host and
-its head may be of neighbouring versions for as long as machines are being brought up to date.
+any of them, by the keys of the connection.
+
+A host and its head may be of neighbouring versions for as long as machines are being upgraded. Both
+speak the lower one then: fields are only ever appended, with defaults, and a kind of message or of
+question goes only to who has its version. A host that is refused for its version, by a head of the
+one before, asks again in that.
 """
 
 import attrs
@@ -12,8 +16,8 @@ from ...transports.links.link_keys import LinkKeys
 from ..control.calls import ControlQuestion
 from ..messages import EngineMembership
 
-# Version of these messages; a head takes its own, and the one before.
-HOST_WIRE = 1
+# Version of these messages; a head takes its own, and the one before. The package's is only said.
+HOST_WIRE = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +57,7 @@ class Join:
     engines: int  # how many ranks it needs
     model_hash: str  # of the model's files, by content
     attempt: int = 1
+    engine_wire: int = 1  # version of what its engines and frontends exchange
 
 
 @attrs.frozen
@@ -140,6 +145,7 @@ class JoinRefused:
 
     reason: str
     may_retry: bool = False  # as another incarnation, in a while
+    wire: int = 1  # the head's
 
 
 @attrs.frozen

@@ -76,8 +76,9 @@ def test_hosts_get_the_lowest_ranks_in_a_row_and_epochs_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"wire": HOST_WIRE + 1}, "its messages are of version 2, the head's of 1"),
-        ({"wire": HOST_WIRE - 2}, "its messages are of version -1, the head's of 1"),
+        ({"wire": HOST_WIRE + 1}, "its messages are of version 3, the head's of 2"),
+        ({"wire": HOST_WIRE - 2}, "its messages are of version 0, the head's of 2"),
+        ({"engine_wire": 3}, "its engines' messages are of version 3, the head's frontends' of 1"),
         ({"model_hash": "bb"}, "its model's files are bb, the head's aa"),
         ({"name": "host b"}, "letters, digits, dots, dashes and underscores"),
         ({"engines": 0}, "it has 0 engines, not 1 to 1024"),

@@ -32,7 +32,7 @@ from triolet.runtime.fleet.engine_fleet import EngineFleet
 from triolet.runtime.hosts.host_directory import HostDirectory
 from triolet.runtime.hosts.host_fleet import HostFleet
 from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
-from triolet.runtime.hosts.host_messages import LeaseSettings
+from triolet.runtime.hosts.host_messages import HOST_WIRE, LeaseSettings
 from triolet.runtime.hosts.host_plan import HostPlan, boottime_s
 from triolet.runtime.hosts.host_process import Host
 from triolet.runtime.messages import EngineMember, EngineMembership
@@ -197,6 +197,29 @@ async def test_what_differs_is_named_once(changes: dict[str, Any], reason: str) 
         with pytest.raises(JoinRefusedByHead, match=reason):
             await host.run()
         assert bed.hosts.hosts == {}
+
+
+async def test_a_host_speaks_the_version_before_with_a_head_of_that() -> None:
+    async with open_bed() as bed:
+        bed.hosts.directory.wire -= 1
+        host, _ = bed.host()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            (known,) = bed.hosts.hosts.values()
+            assert host.life is not None
+            assert known.admission.wire == host.life.wire == HOST_WIRE - 1
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_settings_that_a_host_cannot_read_are_named_by_it() -> None:
+    async with open_bed() as bed:
+        changed: dict[str, Any] = {"model_name": 7}
+        unknown = attrs.evolve(bed.engines.settings, **changed)
+        bed.engines.parts = attrs.evolve(bed.engines.parts, settings=unknown)
+        host, _ = bed.host()
+        with pytest.raises(JoinRefusedByHead, match="settings cannot be used here"):
+            await host.run()
 
 
 async def test_a_host_with_another_key_is_not_let_in() -> None:
