@@ -5,6 +5,7 @@
     python -m tests.kills --of frontends --connections resume     clients come back by number
     python -m tests.kills --of frontends,engines  one of each in the same millisecond
     python -m tests.kills --of rolling            [--rounds 10] `triolet restart --rolling`
+    python -m tests.kills --of hosts      [--hosts 3] machines are switched off, cut off, killed
     python -m tests.kills --layers 4      a model as slow as its clients: kills hit whole batches
     python -m tests.kills --clients raw   [--kills 10000] processes of any tier at random moments
 
@@ -37,12 +38,14 @@ from .campaign import (
     ENGINE,
     FRONTEND,
     FRONTEND_WITH_ENGINE,
+    HOST,
     KEPT,
     RESUME,
     WORKER,
     KillOptions,
     run_kills,
 )
+from .hosts import run_host_kills
 from .storm import StormOptions, StormPlan
 
 # Twenty threads read: none may keep the others waiting for as long as Python lets it.
@@ -55,9 +58,20 @@ OF = {
     "frontends,engines": attrs.evolve(OF_FRONTENDS, kills=100, victims=(FRONTEND_WITH_ENGINE,)),
     # A socket that drains ends in order when it is idle, and its client opens another.
     "rolling": attrs.evolve(OF_FRONTENDS, rounds=10),
+    "hosts": attrs.evolve(DEFAULTS, kills=400, victims=(HOST,), lanes=16, streams=16),
 }
 SDK, RAW = "sdk", "raw"
-COUNTS = ("engines", "frontends", "kills", "rounds", "lanes", "sockets", "streams", "tokens")
+COUNTS = (
+    "engines",
+    "frontends",
+    "hosts",
+    "kills",
+    "rounds",
+    "lanes",
+    "sockets",
+    "streams",
+    "tokens",
+)
 
 
 def parsed() -> dict[str, Any]:
@@ -95,7 +109,9 @@ def main() -> None:
         for name in ("victims", "serve"):
             given[name] = tuple(given.get(name, getattr(defaults, name)))
         sys.setswitchinterval(SWITCH_S)
-        run = partial(run_kills, attrs.evolve(defaults, **given), partial(print, flush=True))
+        options = attrs.evolve(defaults, **given)
+        campaign = run_host_kills if HOST in options.victims else run_kills
+        run = partial(campaign, options, partial(print, flush=True))
         report = trio.run(until_terminated, run)
     show(report)
     if target is not None:

@@ -59,7 +59,7 @@ PATIENCE = [
     *("--limits.http.head-s", "100", "--limits.http.write-s", "600", "--adopted-keep", "600"),
     *("--wait-target", "0"),
 ]
-WORKER, ENGINE, FRONTEND = "worker", "engine", "frontend"
+WORKER, ENGINE, FRONTEND, HOST = "worker", "engine", "frontend", "host"
 FRONTEND_WITH_ENGINE, ROLLING = "frontend with engine", "rolling restart"
 KEPT, RESUME = "kept", "resume"
 
@@ -70,6 +70,8 @@ class KillOptions:
 
     engines: int = 2
     frontends: int = 1
+    # The head's included, of a campaign of hosts.
+    hosts: int = 3
     kills: int = 200
     # Rolling restarts, in place of kills.
     rounds: int = 0

@@ -4,8 +4,9 @@ The threads are owned by tasks. A slot asks for one answer after another; each i
 of the undisturbed server, or recorded where there is none yet.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import attrs
 import trio
@@ -27,6 +28,9 @@ class Load:
     chats: Sequence[Slot]
     responses: Sequence[Slot]
     account: Account
+    api_key: str = "none"
+    # Of each thread: where it runs.
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def slots(self) -> list[Slot]:
@@ -41,10 +45,13 @@ class Load:
     async def run(self) -> None:
         """Return when all slots have ended. A server that is killed ends them, too."""
         threads = len(self.sockets) + len(self.chats) + len(self.responses)
-        in_thread = partial(trio.to_thread.run_sync, limiter=trio.CapacityLimiter(threads))
+        limiter = trio.CapacityLimiter(threads)
+
+        async def in_thread(run: Callable[[Any], None], slots: object) -> None:
+            await trio.to_thread.run_sync(self._run_within, run, slots, limiter=limiter)
 
         with OpenAI(
-            api_key="none", base_url=f"{self.url}/v1", max_retries=0, timeout=SILENCE_S
+            api_key=self.api_key, base_url=f"{self.url}/v1", max_retries=0, timeout=SILENCE_S
         ) as client:
             clients = Clients(client, self.account, self.tokens)
             async with trio.open_nursery() as nursery:
@@ -54,6 +61,10 @@ class Load:
                     nursery.start_soon(in_thread, clients.run_chat, chat)
                 for response in self.responses:
                     nursery.start_soon(in_thread, clients.run_response, response)
+
+    def _run_within(self, run: Callable[[Any], None], slots: object) -> None:
+        with self.within():
+            run(slots)
 
 
 def make_load(

@@ -5,14 +5,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from triolet.fuzz.chaos.command import run_campaign, show
+from triolet.fuzz.chaos.network.namespaces import NoNamespaces
 
 from ..end_to_end.server import DEADLINE_S
 from .answers import Answer, differences
-from .campaign import ENGINE, FRONTEND, RESUME, WORKER, KillOptions, run_kills
+from .campaign import ENGINE, FRONTEND, HOST, KEPT, RESUME, WORKER, KillOptions, run_kills
+from .hosts import run_host_kills
 from .report import STREAMS_MIN, Kill
 from .slots import Slot
 from .storm import StormOptions, StormPlan
@@ -42,6 +45,24 @@ async def test_every_answer_goes_on_when_an_engine_a_worker_and_a_frontend_are_k
     kinds = [each.kind for each in report.outcomes]
     assert [kinds.count(f"kill {kind}") for kind in SHORT.victims] == [1, 1, 1]
     assert report.endings["answered"] >= len(SHORT.load("", None).slots)
+
+
+# A host is switched off in the moment in which the only frontend dies.
+SHORT_OF_HOSTS = attrs.evolve(SHORT, kills=1, victims=(HOST,), connections=KEPT, lanes=10, seed=12)
+
+
+@pytest.mark.slow
+async def test_every_answer_goes_on_when_machines_are_lost() -> None:
+    with trio.fail_after(5 * DEADLINE_S):
+        try:
+            report = await run_host_kills(SHORT_OF_HOSTS, sys.stdout.write)
+        except NoNamespaces as reason:
+            pytest.skip(str(reason))
+    show(report)
+    assert report.all_violations() == []
+    assert report.is_green()
+    assert [each.kind for each in report.outcomes] == ["host off with frontend"]
+    assert report.endings["answered"] >= len(SHORT_OF_HOSTS.load("", None).slots)
 
 
 # How soon it is back is the command's affair, on a quiet machine.

@@ -48,6 +48,7 @@ NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
 EMPTY_S = 6.0
 # Title of a process that computes; spares have another one.
 COMPUTES = re.compile(r"triolet: (engine|worker) \d")
+FRONTEND = re.compile(r"triolet: frontend \d")
 
 
 @attrs.define(eq=False)
@@ -92,14 +93,14 @@ class HostCampaign:
             await wait_tokens(histories, fault.token)
             outcome.begin(trio.current_time())
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, fault, outcome)
+                nursery.start_soon(self.watch, fault, outcome)
                 try:
-                    outcome.proof = await self._make(fault)
+                    outcome.proof = await self.make(fault)
                 except faults.Void as void:
                     outcome.void = str(void)
             healed_s = trio.current_time()
             if kind.effect.cost is Cost.HOST:
-                await self._restart(fault)
+                await self.restart(fault)
             await self.lab.wait_ready(len(before))
             outcome.recovery_s = trio.current_time() - healed_s
             outcome.until_s = trio.current_time()
@@ -123,7 +124,7 @@ class HostCampaign:
             self.report.count_stream(history, None)
         self.report.checks.update({"I2": len(histories), "I3": len(histories)})
 
-    async def _watch(self, fault: HostFault, outcome: FaultOutcome) -> None:
+    async def watch(self, fault: HostFault, outcome: FaultOutcome) -> None:
         """Note when an engine of this host is not listed as one that takes requests."""
         assert outcome.at_s is not None
         with trio.move_on_after(max(NOTICE_S * self.options.patience, fault.kind.effect.seconds)):
@@ -136,7 +137,7 @@ class HostCampaign:
                     return
                 await trio.sleep(NOTICE_LOOK_S)
 
-    async def _make(self, fault: HostFault) -> str:
+    async def make(self, fault: HostFault) -> str:
         """Make it, and see it over; its proof. Raises `Void`, and `NotInTime` of engines that
         compute on though their host has lost its lease, or its process."""
         effect, host = fault.kind.effect, fault.host
@@ -156,6 +157,9 @@ class HostCampaign:
         match fault.kind:
             case HostFaultKind.HOST_OFF:
                 return f"pids {await self.lab.host_off(host)} are gone"
+            case HostFaultKind.HOST_OFF_WITH_FRONTEND:
+                proof = await faults.kill(self._titled(HEAD, FRONTEND)[0])
+                return f"frontend: {proof}; pids {await self.lab.host_off(host)} are gone"
             case HostFaultKind.KILL_HOST:
                 pid = self.lab.kill_host_process(host)
                 await self._wait_ended(host, computing)
@@ -174,8 +178,10 @@ class HostCampaign:
 
     def _computing(self, host: int) -> list[int]:
         """Engines and workers of a host, without its spares."""
-        titles = {pid: title_of(pid) for pid in self.lab.network.pids(host)}
-        return [pid for pid, title in titles.items() if COMPUTES.match(title)]
+        return self._titled(host, COMPUTES)
+
+    def _titled(self, host: int, title: re.Pattern[str]) -> list[int]:
+        return [pid for pid in self.lab.network.pids(host) if title.match(title_of(pid))]
 
     async def _wait_ended(self, host: int, computing: Sequence[int]) -> None:
         seconds = EMPTY_S * self.options.patience
@@ -184,7 +190,7 @@ class HostCampaign:
             lambda: not set(computing) & set(self._computing(host)), what, seconds=seconds
         )
 
-    async def _restart(self, fault: HostFault) -> None:
+    async def restart(self, fault: HostFault) -> None:
         """Start a host again whose process is gone; any other joins again by itself."""
         if self.lab.joined[fault.host].popen.poll() is not None:
             await self.lab.network.heal(self.lab.network.ways(fault.host))

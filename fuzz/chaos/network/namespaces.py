@@ -74,6 +74,17 @@ def make_namespace(host: int) -> Namespace:
             raise
 
 
+@contextlib.contextmanager
+def inside(path: pathlib.Path) -> Iterator[None]:
+    """This thread, and those that it starts, in the namespace of that file. Raises `OSError`."""
+    net = os.open(path, os.O_RDONLY)
+    try:
+        with _elsewhere(partial(_enter, net)):
+            yield
+    finally:
+        os.close(net)
+
+
 def socket_in(namespace: Namespace, family: int) -> socket.socket:
     """A TCP socket of that namespace, whoever uses it. Raises `OSError`."""
     with _elsewhere(partial(_enter, namespace.net)):

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -23,7 +23,7 @@ import trio
 from ....nurseries.tasks.service import open_service
 from ...observers import PROC, all_pids
 from .link_rules import Way, WayCounts
-from .namespaces import ADDRESSES, NoNamespaces
+from .namespaces import ADDRESSES, NoNamespaces, inside
 from .switch import ORDER_BYTES_MAX
 
 SWITCH = f"{__package__}.switch"
@@ -81,6 +81,11 @@ class VirtualNetwork:
         """A TCP socket on a host, used from here. Raises `SwitchEnded`."""
         _, fd = await self._order(order="socket", host=host, family=int(family))
         return trio.socket.socket(fileno=fd)
+
+    def inside(self, host: int) -> AbstractContextManager[None]:
+        """Have this thread, and those that it starts, on a host. Raises `OSError` as another user
+        than root."""
+        return inside(self._path(host))
 
     async def change(self, ways: Iterable[Way], **changes: float | bool) -> None:
         """Change the rule of these ways, for what is sent from now on. Raises `SwitchEnded`."""
