@@ -40,7 +40,6 @@ CRUMBS = {
     "triolet.runtime.hosts.epoch_blocks": "pure, beside a shell that is long",
     "triolet.runtime.hosts.remote_side": "binds what `runtime.runtime` only opens",
     "triolet.runtime.hosts.model_hash": "both ends of a join have to agree about it",
-    "triolet.api.commands.host": "the process of a command, as `serve` is",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",
     "triolet.runtime.launch.tree_calls": "what `child_control` asks a child, and waits for",

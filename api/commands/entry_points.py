@@ -79,14 +79,15 @@ def engine(
     from ...nurseries.logs import LogSettings
     from .exits import errors_as_sentences
     from .host import serve_as_host
-    from .host_plans import make_host_plan
+    from .host_plans import STDIN, make_host_plan
     from .report import make_report
 
     settle_modules()
     with errors_as_sentences():
         plan = make_host_plan(model, **attrs.asdict(options))
         with make_report() as report:
-            code = trio.run(serve_as_host, plan, report, LogSettings())
+            run_host = partial(serve_as_host, is_launched=options.key == STDIN)
+            code = trio.run(run_host, plan, report, LogSettings())
     raise SystemExit(code)
 
 

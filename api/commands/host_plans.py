@@ -1,7 +1,11 @@
 """Plans of a head's door and of a host, made of their options: every value is checked first."""
 
+import math
+import os
 import pathlib
 import socket
+import stat
+import sys
 from typing import Any
 
 from ... import __version__
@@ -11,13 +15,22 @@ from ...engine.host import has_torch
 from ...engine.model.bundled import bundled_model_folder
 from ...runtime.config import RuntimeSettings
 from ...runtime.hosts.host_fleet import JoinPlan
-from ...runtime.hosts.host_keys import read_cluster_keys
+from ...runtime.hosts.host_keys import (
+    KEYS_BYTES_MAX,
+    ClusterKeys,
+    parse_cluster_keys,
+    read_cluster_keys,
+)
 from ...runtime.hosts.host_plan import HostPlan
 from ...runtime.hosts.model_hash import model_hash
 from ...transports.endpoint import BadEndpoint, check_endpoint
 
 # Port of a head that is named without one.
 JOIN_PORT = 7400
+# In place of a file of keys: they come on stdin, in a line, from the launcher of this host.
+STDIN = "-"
+# For a host of a launcher: a head that was cut off is back by then, or has had another begun.
+PATIENCE_S = 3.0
 
 
 def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
@@ -56,13 +69,29 @@ def make_host_plan(
     return HostPlan(
         name=name or socket.gethostname(),
         heads=[_endpoint("join", *_parted(each)) for each in join],
-        keys=read_cluster_keys(pathlib.Path(key), is_head=False),
+        keys=_keys_of_host(key),
         engines=engines,
         engine=settings,
         model_hash=found,
         version=__version__,
         spare_engines=spares,
+        patience_s=PATIENCE_S if key == STDIN else math.inf,
     )
+
+
+def _keys_of_host(key: str) -> ClusterKeys:
+    """Keys in a file, or on stdin. Raises `InvalidParameter`."""
+    if key != STDIN:
+        return read_cluster_keys(pathlib.Path(key), is_head=False)
+    stdin = sys.stdin.fileno()
+    if stat.S_ISREG(os.fstat(stdin).st_mode):
+        raise InvalidParameter("key", "on stdin is for a pipe, whose end ends this host")
+    content = bytearray()
+    while not content.endswith(b"\n") and len(content) <= KEYS_BYTES_MAX:
+        if not (part := os.read(stdin, KEYS_BYTES_MAX)):
+            break
+        content += part
+    return parse_cluster_keys(bytes(content), "stdin", is_head=False)
 
 
 def _parted(address: str) -> tuple[str, str]:

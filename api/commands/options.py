@@ -89,8 +89,13 @@ EngineOptions = options_of(EngineSettings)
 ServeOptions = options_of(ServerSettings)
 
 
-def _note(name: str, sentence: str, *, env_var: str = "") -> Parameter:
-    return Parameter(help=sentence, group=_GROUP_OF[name], env_var=env_var or None)
+def _note(name: str, sentence: str, *, env_var: str = "", may_be_dash: bool = False) -> Parameter:
+    return Parameter(
+        help=sentence,
+        group=_GROUP_OF[name],
+        env_var=env_var or None,
+        allow_leading_hyphen=may_be_dash,
+    )
 
 
 MODEL_HELP = (
@@ -174,7 +179,14 @@ class HostOptions:
         tuple[str, ...],
         _note("join", "Head to serve under, as HOST:PORT; repeatable, tried in turn."),
     ] = ()
-    key: Annotated[str, _note("key", "File of the cluster's keys (`triolet keygen`).")] = ""
+    key: Annotated[
+        str,
+        _note(
+            "key",
+            "File of the cluster's keys (`triolet keygen`); -: a launcher's, on stdin.",
+            may_be_dash=True,
+        ),
+    ] = ""
     name: Annotated[str, _note("name", "Name of this host; without it the machine's.")] = ""
     engines: Annotated[int, _note("engines", "Engine processes; each has the whole model.")] = 1
     spare_engines: Annotated[

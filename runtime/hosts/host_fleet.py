@@ -105,6 +105,8 @@ class HostFleet:
     hosts: dict[str, JoinedHost] = attrs.field(factory=dict, init=False)
     _by_peer: dict[Peer, JoinedHost] = attrs.field(factory=dict, init=False)
     _channel: HubChannel = attrs.field(init=False)
+    # {public key of a ticket: the host that it is for}.
+    _tickets: dict[bytes, str] = attrs.field(factory=dict, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _call_ids: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
     # {call id: where its answer goes}, bounded by the orders of people.
@@ -127,7 +129,7 @@ class HostFleet:
         )
         async with hub as channel:
             self._channel = channel
-            channel.allow({self.keys.hosts.public: None})
+            self._allow()
             with single_errors_unwrapped():
                 async with (
                     open_service(channel.run_deadlines, name="link-deadlines"),
@@ -142,6 +144,25 @@ class HostFleet:
     def address(self) -> str:
         """Endpoint that was bound, once `run` has started."""
         return self._channel.endpoints[0]
+
+    def make_ticket(self, name: str) -> ClusterKeys:
+        """Keys for the host of this name, let in from now on; those of before are no more."""
+        self.withdraw(name)
+        ticket = self.keys.make_ticket()
+        self._tickets[ticket.hosts.public] = name
+        self._allow()
+        return ticket
+
+    def withdraw(self, name: str, cause: str = "was given up by its launcher") -> None:
+        """What comes by a ticket of this host is not heard any more, and it is lost."""
+        for key in [key for key, holder in self._tickets.items() if holder == name]:
+            del self._tickets[key]
+            self._allow()
+            if (host := self.hosts.get(name)) is not None:
+                self._lose(host, cause)
+
+    def _allow(self) -> None:
+        self._channel.allow(dict.fromkeys([self.keys.hosts.public, *self._tickets]))
 
     def publish(self, membership: FrontendMembership) -> None:
         """Tell all hosts which frontends there are."""

@@ -166,10 +166,11 @@ class HostLife:
     ) -> None:
         """Background task `lease`: a beat now and then, and the end when none is echoed."""
         task_status.started()
-        with trio.move_on_after(DIAL_S), waiting_for("a welcome"):
+        dial_s = min(DIAL_S, self.plan.patience_s)
+        with trio.move_on_after(dial_s), waiting_for("a welcome"):
             await self._welcomed.wait()
         if self.lease is None:
-            self._end(f"{self.head} did not let it in within {DIAL_S:g} s")
+            self._end(f"{self.head} did not let it in within {dial_s:g} s")
             return
         beat_s, lease = self.lease.settings.beat_s, self.lease
         while not lease.is_over(now := self.now_s()):

@@ -1,5 +1,6 @@
 """Plan of a host: where it dials, what only its machine can say of its engines, and its clock."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -18,7 +19,8 @@ def boottime_s() -> float:
 @attrs.frozen(kw_only=True)
 class HostPlan:
     """Plan of a host. `heads` are tcp endpoints, tried in turn; `engine` is what only this machine
-    can say of its engines: folder, device, instruction set, threads.
+    can say of its engines: folder, device, instruction set, threads. Not let in for `patience_s`,
+    it is given up: what a launcher placed is of no use without the head that wanted it.
     """
 
     name: str
@@ -30,3 +32,4 @@ class HostPlan:
     version: str
     spare_engines: int = 0
     engine_module: str = ENGINE_MODULE
+    patience_s: float = math.inf

@@ -9,7 +9,6 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
 
 import attrs
 import trio
@@ -62,27 +61,33 @@ class Host:
     # The life that runs; None between two.
     life: HostLife | None = attrs.field(default=None, init=False)
 
-    async def run(self) -> NoReturn:
-        """Serve under whichever head lets this host in, until cancelled.
+    async def run(self) -> None:
+        """Serve under whichever head lets this host in, until cancelled; or until none does so for
+        the plan's `patience_s`.
 
         Raises `JoinRefusedByHead` for what only people can mend, `BootRefused` and `NoEngineLeft`
         as a fleet does. Cancellation: every process is stopped and reaped.
         """
-        estate = EngineEstate()
+        estate, heads = EngineEstate(), itertools.cycle(self.plan.heads)
+        alone_since_s = trio.current_time()
         with estate.open(self.plan.engines):
-            for place in itertools.count():
+            while True:
                 began_s = trio.current_time()
-                cause = await self._live(self.plan.heads[place % len(self.plan.heads)], estate)
+                cause, was_in = await self._live(next(heads), estate)
                 if cause:
                     self.on_event(HostLost(self.plan.name, cause))
+                if was_in:
+                    alone_since_s = trio.current_time()
+                elif trio.current_time() - alone_since_s >= self.plan.patience_s:
+                    return
                 was_short = trio.current_time() - began_s <= SHORT_LIFE_S
                 with waiting_for("the time to dial again"):
                     await trio.sleep(LONG_REST_S if was_short else REST_S)
-        raise AssertionError("counting does not end")
 
-    async def _live(self, head: str, estate: Estate) -> str:
+    async def _live(self, head: str, estate: Estate) -> tuple[str, bool]:
+        """Why a life is over, and whether it was let in."""
         incarnation = self.chance.randrange(1, 2**32)
-        self.life = HostLife(
+        self.life = life = HostLife(
             plan=self.plan,
             head=head,
             incarnation=incarnation,
@@ -93,7 +98,7 @@ class Host:
             now_s=self.now_s,
         )
         try:
-            return await self.life.run()
+            return await life.run(), life.lease is not None
         finally:
             self.life = None
 

@@ -1,6 +1,9 @@
 """Plans of hosts and of a head's door: what is wrong is named before anything is started."""
 
+import math
+import os
 import pathlib
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.runtime.config import HostSettings, RuntimeSettings
-from triolet.runtime.hosts.host_keys import write_cluster_keys
+from triolet.runtime.hosts.host_keys import make_cluster_keys, write_cluster_keys
 
 
 @pytest.fixture
@@ -66,6 +69,25 @@ def test_a_host_without_a_name_has_that_of_its_machine(key: str) -> None:
 def test_what_is_wrong_is_named(key: str, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidParameter, match=reason):
         plan_with(key, **changes)
+
+
+def test_keys_of_a_launcher_come_on_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = make_cluster_keys().make_ticket()
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "w") as launcher:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        launcher.write(ticket.text() + "\n")
+        launcher.flush()
+        plan = plan_with("-")
+    assert plan.keys == ticket
+    assert plan.patience_s < math.inf
+
+
+def test_stdin_must_be_a_pipe(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    with open(key) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(InvalidParameter, match="key on stdin is for a pipe"):
+            plan_with("-")
 
 
 def settings_with(**hosts: Any) -> RuntimeSettings:

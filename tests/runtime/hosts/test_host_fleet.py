@@ -244,3 +244,32 @@ async def test_who_is_not_let_in_now_leaves_no_link_behind() -> None:
             links = bed.hosts._channel.links
             await wait_until(lambda: len(links.peers) == 1, "it has none", seconds=DEADLINE_S)
             nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_ticket_is_for_one_host_until_it_is_withdrawn() -> None:
+    async with open_bed() as bed:
+        first = bed.hosts.make_ticket("b")
+        host, diary = bed.host(keys=first, patience_s=0.5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            bed.hosts.make_ticket("c")
+            assert bed.engines.directory.snapshot().engines, "another's ticket changes nothing"
+            second = bed.hosts.make_ticket("b")
+            await bed.wait_listed()
+            assert (await bed.diary.wait_for(HostLost)).cause == "was given up by its launcher"
+            following, _ = bed.host(keys=second)
+            nursery.start_soon(following.run)
+            await bed.wait_listed((0, READY, False))
+            assert "lost its head" in (await diary.wait_for(HostLost)).cause
+            # Its patience ends while it dials: it is not let in again.
+            await diary.wait_for(HostLost, 2)
+            nursery.cancel_scope.cancel("the test is over")
+        assert len(bed.diary.of(HostJoined)) == 2
+
+
+async def test_a_host_with_patience_ends_when_no_head_lets_it_in() -> None:
+    async with open_bed() as bed:
+        host, diary = bed.host(keys=make_cluster_keys(), patience_s=0.2)
+        await host.run()
+        assert "did not let it in within 0.2 s" in (await diary.wait_for(HostLost)).cause

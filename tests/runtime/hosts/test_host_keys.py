@@ -6,7 +6,12 @@ import pathlib
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.runtime.hosts.host_keys import read_cluster_keys, write_cluster_keys
+from triolet.runtime.hosts.host_keys import (
+    make_cluster_keys,
+    parse_cluster_keys,
+    read_cluster_keys,
+    write_cluster_keys,
+)
 
 
 def test_keys_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
@@ -61,3 +66,15 @@ def test_a_file_that_others_may_read_or_that_is_missing_is_refused(tmp_path: pat
     path.chmod(0o640)
     with pytest.raises(InvalidParameter, match="can be read by others: chmod 600"):
         read_cluster_keys(path, is_head=False)
+
+
+def test_a_ticket_is_a_line_with_a_pair_of_its_own_and_no_secret_of_the_head() -> None:
+    keys = make_cluster_keys()
+    ticket = keys.make_ticket()
+    text = ticket.text()
+    assert (ticket.head_public, "\n" in text) == (keys.head_public, False)
+    assert ticket.hosts.public != keys.hosts.public
+    assert keys.head_secret.hex() not in text
+    assert parse_cluster_keys(text.encode() + b"\n", "stdin", is_head=False) == ticket
+    with pytest.raises(InvalidParameter, match="stdin is no file of"):
+        parse_cluster_keys(text.encode(), "stdin", is_head=True)
