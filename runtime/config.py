@@ -29,6 +29,8 @@ GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE = "auto", "none"
 REASONING_AUTO, REASONING_NONE, REASONING_HARMONY = "auto", "none", "harmony"
 REASONING_NAMES = ("think", "mistral", "seed", "cohere", REASONING_HARMONY)
 REASONING_PARSERS = (REASONING_AUTO, REASONING_NONE, *REASONING_NAMES)
+# How hosts come to be, see `launchers`.
+LAUNCHER_JOINED, LAUNCHER_LOCAL, LAUNCHER_RAY = "joined", "local", "ray"
 # How long tokens wait for each other where only the whole answer is wanted: what a request costs
 # is then nearly its computing alone, and an engine that dies leaves a second to be computed again.
 WHOLE_MERGE_S = 1.0
@@ -194,6 +196,15 @@ class HostSettings:
     key_file: str = setting(
         "", option="key", help="File of the cluster's keys, made by `triolet keygen`."
     )
+    launcher: str = setting(
+        LAUNCHER_JOINED,
+        one_of=(LAUNCHER_JOINED, LAUNCHER_LOCAL),
+        help="How hosts begin: joined: by themselves; local: as children of this server.",
+    )
+    hosts: int = setting(1, at_most=PROCESSES_MAX, help="Hosts that the launcher has begun.")
+    engines_per_host: int = setting(
+        1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes of each of them."
+    )
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -205,6 +216,16 @@ class HostSettings:
         if self.data_ports and not self.ports:
             reason = f"must be LOW-HIGH, two ports or more, not {self.data_ports!r}"
             raise InvalidParameter("data_ports", reason)
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether any may join."""
+        return bool(self.join_port) or self.launcher != LAUNCHER_JOINED
+
+    @property
+    def address(self) -> str:
+        """Where hosts reach this machine; those on it need not be told."""
+        return self.advertise or ("127.0.0.1" if self.launcher == LAUNCHER_LOCAL else "")
 
     @property
     def ports(self) -> range:
@@ -303,7 +324,7 @@ class RuntimeSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        if not self.engines and not self.hosts.join_port:
+        if not self.engines and not self.hosts.are_wanted:
             raise InvalidParameter("engines", "must be at least 1, not 0, unless hosts may join")
 
     @property

@@ -42,8 +42,8 @@ ROOMS = {
     ],
     "runtime": [
         "errors", "events", "event_lines", "control", "messages", "hands", "config", "arguments",
-        "hub", "forms", "text", "journal", "launch", "continuity", "fleet", "hosts", "frontend",
-        "runtime", "llm",
+        "hub", "forms", "text", "journal", "launch", "continuity", "fleet", "hosts", "launchers",
+        "frontend", "runtime", "llm",
     ],
     "api": [
         "errors", "settings", "connection_shares", "access_log", "throughput", "counters", "totals",
@@ -98,6 +98,7 @@ OF_THE_KERNEL = re.compile(r"(^|_)(pids?|pidfds?|memfds?|fds?)(_|$)|^SCM_RIGHTS$
 # a simulation may stand in for each, and one that reads on need not know the kernel.
 KNOW_THE_KERNEL = {
     "runtime.launch": "a child is a process here",
+    "runtime.launchers": "a host may be a process of this machine",
     "runtime.continuity": "what outlives a process is kept open",
     "runtime.journal": "a journal is memory, or a file, that outlives its writer",
     "transports.control": "passes descriptors between processes",

@@ -52,6 +52,8 @@ PROCESSES = {
     ("triolet.runtime.forms.form_process",): (
         COMMON | {"llguidance"}, {"engine", "runtime", "nurseries", "transports"},
     ),
+    # Of rich the words for sizes, in lines of events.
+    ("triolet.runtime.launchers.local_process",): (COMMON | {"zmq", "rich"}, ROOMS),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
     ("triolet.engine.worker.native_process",): (
         COMMON | {"numpy"}, {"engine", "nurseries", "transports"},

@@ -40,6 +40,7 @@ CRUMBS = {
     "triolet.runtime.hosts.epoch_blocks": "pure, beside a shell that is long",
     "triolet.runtime.hosts.remote_side": "binds what `runtime.runtime` only opens",
     "triolet.runtime.hosts.model_hash": "both ends of a join have to agree about it",
+    "triolet.runtime.launchers.plan": "chooses among launchers, which do not know each other",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",
     "triolet.runtime.launch.tree_calls": "what `child_control` asks a child, and waits for",
@@ -90,6 +91,7 @@ RUN_BY_TESTS = {
     "triolet.fuzz.chaos.poisoned_forms",
     "triolet.fuzz.chaos.poisoned_frontend",
     "triolet.runtime.forms.form_process",
+    "triolet.runtime.launchers.local_process",
 }
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.

@@ -13,16 +13,18 @@ from ...engine.config import EngineSettings, check_torch
 from ...engine.errors import InvalidParameter
 from ...engine.host import has_torch
 from ...engine.model.bundled import bundled_model_folder
-from ...runtime.config import RuntimeSettings
+from ...runtime.config import LAUNCHER_JOINED, RuntimeSettings
 from ...runtime.hosts.host_fleet import JoinPlan
 from ...runtime.hosts.host_keys import (
     KEYS_BYTES_MAX,
     ClusterKeys,
+    make_cluster_keys,
     parse_cluster_keys,
     read_cluster_keys,
 )
 from ...runtime.hosts.host_plan import HostPlan
 from ...runtime.hosts.model_hash import model_hash
+from ...runtime.launchers.plan import LaunchPlan
 from ...transports.endpoint import BadEndpoint, check_endpoint
 
 # Port of a head that is named without one.
@@ -36,15 +38,22 @@ PATIENCE_S = 3.0
 def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
     """The door for hosts. Raises `InvalidParameter`."""
     hosts = settings.hosts
-    if not hosts.key_file:
+    is_joined = hosts.launcher == LAUNCHER_JOINED
+    if is_joined and not hosts.key_file:
         raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
-    if not hosts.advertise:
+    if not hosts.address:
         raise InvalidParameter("advertise", "is missing: the address at which hosts reach this one")
+    key_file = pathlib.Path(hosts.key_file)
+    launch = LaunchPlan(
+        settings=settings, version=__version__, model_hash=model_hash(settings.engine.model)
+    )
     return JoinPlan(
-        endpoint=_endpoint("advertise", hosts.advertise, hosts.join_port),
-        keys=read_cluster_keys(pathlib.Path(hosts.key_file), is_head=True),
-        model_hash=model_hash(settings.engine.model),
+        endpoint=_endpoint("advertise", hosts.address, hosts.join_port),
+        # Those of a launcher are this run's alone.
+        keys=read_cluster_keys(key_file, is_head=True) if hosts.key_file else make_cluster_keys(),
+        model_hash=launch.model_hash,
         version=__version__,
+        launch=launch.make,
     )
 
 

@@ -33,7 +33,7 @@ GROUPS = {
     "Routers": "kv-events-endpoint kv-events-replay-endpoint kv-events-token-ids",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
-    "Hosts": "join-port key advertise data-ports join name",
+    "Hosts": "join-port key advertise data-ports launcher hosts engines-per-host join name",
     "Settings": "config help-all",
 }
 _GROUP_OF = {

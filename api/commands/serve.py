@@ -87,7 +87,7 @@ async def run_until_signalled(
 
 def _door(settings: RuntimeSettings) -> MakeElsewhere | None:
     """Maker of the door for other machines; None if none may come, and nothing is loaded for it."""
-    if not settings.hosts.join_port:
+    if not settings.hosts.are_wanted:
         return None
     from .host_plans import make_join_plan
 

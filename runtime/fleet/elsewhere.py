@@ -24,6 +24,9 @@ class PlacesElsewhere(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Background task `hosts`; started when hosts can join."""
 
+    def to_reap(self) -> set[int]:
+        """Processes of this machine that were spawned there and are not reaped yet, by number."""
+
     def publish(self, membership: FrontendMembership) -> None:
         """Tell all hosts which frontends there are."""
 

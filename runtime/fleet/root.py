@@ -286,7 +286,8 @@ class Root:
 
     def to_reap(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet, by number."""
-        return self.orders.to_reap()
+        own = self.orders.to_reap()
+        return own if self.elsewhere is None else own | self.elsewhere.to_reap()
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object

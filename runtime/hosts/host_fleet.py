@@ -9,6 +9,7 @@ died of is judged here, with all others'.
 import itertools
 from collections.abc import Callable, Set
 from functools import partial
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -17,7 +18,7 @@ import trio
 from ...engine.control_messages import FrontendMembership
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.parking import Doorbell
-from ...nurseries.tasks.service import open_service, single_errors_unwrapped
+from ...nurseries.tasks.service import open_service, single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...transports.codec import Codec
 from ...transports.links.channel import (
@@ -86,6 +87,19 @@ class JoinedHost:
         return self.admission.host.name
 
 
+class HostLauncher(Protocol):
+    """Who has hosts begun: see `launchers`."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Background task `launcher`."""
+
+    def to_reap(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet, by number."""
+
+    async def trees(self) -> list[ProcessTree]:
+        """Processes of this machine that no host shows."""
+
+
 @attrs.define(eq=False)
 class HostFleet:
     """Hosts of one head. `on_membership` hears of every change of the engines that are listed.
@@ -102,6 +116,7 @@ class HostFleet:
     on_event: OnEvent
     now_s: Callable[[], float]
     lease: LeaseSettings = attrs.field(factory=LeaseSettings)
+    launcher: HostLauncher | None = attrs.field(default=None, init=False)
     hosts: dict[str, JoinedHost] = attrs.field(factory=dict, init=False)
     _by_peer: dict[Peer, JoinedHost] = attrs.field(factory=dict, init=False)
     _channel: HubChannel = attrs.field(init=False)
@@ -137,6 +152,8 @@ class HostFleet:
                     open_service(channel.run_input, name="input-socket-thread"),
                     trio.open_nursery() as self._nursery,
                 ):
+                    if self.launcher is not None:
+                        await start_service(self._nursery, self.launcher.run, name="launcher")
                     task_status.started()
                     await self._receive()
 
@@ -163,6 +180,15 @@ class HostFleet:
 
     def _allow(self) -> None:
         self._channel.allow(dict.fromkeys([self.keys.hosts.public, *self._tickets]))
+
+    def hears(self, name: str) -> bool:
+        """Whether this host has joined, and speaks."""
+        host = self.hosts.get(name)
+        return host is not None and host.watch.state is HostState.UP
+
+    def to_reap(self) -> set[int]:
+        """Processes of this machine that the launcher has."""
+        return set() if self.launcher is None else self.launcher.to_reap()
 
     def publish(self, membership: FrontendMembership) -> None:
         """Tell all hosts which frontends there are."""
@@ -364,7 +390,8 @@ class HostFleet:
         async with trio.open_nursery() as nursery:
             for host in hosts:
                 start_background_task_soon(nursery, ask, host, name="tree-request")
-        return [trees[name] for name in sorted(trees)]
+        others = [] if self.launcher is None else await self.launcher.trees()
+        return [trees[name] for name in sorted(trees)] + others
 
     def places(self) -> list[PlaceState]:
         """Places of all hosts' engines as they are now."""
@@ -388,6 +415,9 @@ class HostFleet:
             pass  # its next `Join` is answered with all of it
 
 
+MakeLauncher = Callable[[HeadParts, HostFleet], HostLauncher]
+
+
 @attrs.frozen(kw_only=True)
 class JoinPlan:
     """Plan of the door: where hosts dial, and with which keys."""
@@ -396,6 +426,7 @@ class JoinPlan:
     keys: ClusterKeys
     model_hash: str
     version: str
+    launch: MakeLauncher | None = None
 
     @property
     def make(self) -> MakeElsewhere:
@@ -404,7 +435,7 @@ class JoinPlan:
 
 
 def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
-    return HostFleet(
+    fleet = HostFleet(
         endpoint=plan.endpoint,
         keys=plan.keys,
         directory=HostDirectory(
@@ -416,3 +447,6 @@ def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
         on_event=head.on_event,
         now_s=boottime_s,
     )
+    if plan.launch is not None:
+        fleet.launcher = plan.launch(head, fleet)
+    return fleet

@@ -15,10 +15,10 @@ def remote_side(hosts: HostSettings) -> HubSide | None:
 
     Raises `InvalidParameter` if too few ports of the range are free.
     """
-    if not hosts.advertise:
+    if not hosts.address:
         return None
-    ports = free_ports(hosts.advertise, hosts.ports) if hosts.data_ports else (0, 0)
-    where = f"[{hosts.advertise}]" if ":" in hosts.advertise else hosts.advertise
+    ports = free_ports(hosts.address, hosts.ports) if hosts.data_ports else (0, 0)
+    where = f"[{hosts.address}]" if ":" in hosts.address else hosts.address
     input_endpoint, output_endpoint = (f"tcp://{where}:{port}" for port in ports)
     return HubSide(input_endpoint, output_endpoint, make_link_keys())
 

@@ -112,3 +112,15 @@ def test_a_door_needs_a_key_and_an_address(key: str, missing: str) -> None:
 def test_no_engine_of_its_own_is_for_a_head_alone() -> None:
     with pytest.raises(InvalidParameter, match="engines must be at least 1, not 0, unless hosts"):
         RuntimeSettings(engine=EngineSettings(), engines=0)
+
+
+def test_a_door_for_hosts_of_this_machine_needs_neither_key_nor_address(key: str) -> None:
+    engine = EngineSettings(model=str(bundled_model_folder()))
+    hosts = HostSettings(launcher="local")
+    first, second = (
+        make_join_plan(RuntimeSettings(engine=engine, engines=0, hosts=hosts)) for _ in range(2)
+    )
+    assert first.endpoint == "tcp://127.0.0.1:0"
+    assert first.launch is not None
+    assert first.keys != second.keys, "those of a run are its own"
+    assert make_join_plan(settings_with(key_file=key, advertise="10.0.0.1")).launch is None
