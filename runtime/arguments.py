@@ -54,8 +54,20 @@ class EngineArguments(TypedDict, total=False):
     null_step_s: float
 
 
-class RuntimeArguments(EngineArguments, total=False):
-    """Fields of `RuntimeSettings` but the engine's settings, and those fields themselves."""
+class HostArguments(TypedDict, total=False):
+    """Fields of `HostSettings`, which are options by themselves: a program may be a head, too."""
+
+    join_port: int
+    advertise: str
+    data_ports: str
+    key: str
+    launcher: str
+    engines_per_host: int
+    first_host_s: float
+
+
+class RuntimeArguments(EngineArguments, HostArguments, total=False):
+    """Fields of `RuntimeSettings` but the engine's settings; those, and the hosts', one by one."""
 
     engines: int
     frontends: int
@@ -71,7 +83,7 @@ class RuntimeArguments(EngineArguments, total=False):
     replay: ReplaySettings
     journal: JournalSettings
     takeover: bool
-    hosts: HostSettings
+    hosts: HostSettings | int  # those of a launcher, or how many it begins
     supervision: SupervisionSettings
     times: RuntimeTimes
     logs: LogSettings

@@ -205,6 +205,9 @@ class HostSettings:
     engines_per_host: int = setting(
         1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes of each of them."
     )
+    # Programs and batches without engines of their own wait so long for one of a host: somebody has
+    # to go there, and a model to be loaded. A server waits for ever.
+    first_host_s: float = setting(300.0, at_least=0.001)
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -226,6 +229,14 @@ class HostSettings:
     def address(self) -> str:
         """Where hosts reach this machine; those on it need not be told."""
         return self.advertise or ("127.0.0.1" if self.launcher == LAUNCHER_LOCAL else "")
+
+    @property
+    def join_address(self) -> str:
+        """Address and port that hosts dial, for people; "" where a launcher begins them."""
+        if self.launcher != LAUNCHER_JOINED:
+            return ""
+        where = f"[{self.advertise}]" if ":" in self.advertise else self.advertise
+        return f"{where}:{self.join_port}"
 
     @property
     def ports(self) -> range:

@@ -26,6 +26,7 @@ from .events import (
     HostJoined,
     HostLost,
     HostSaid,
+    HostsAwaited,
     HostSilent,
     ModelFetched,
     RequestRefused,
@@ -71,6 +72,10 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: given up: {cause}"
         case RequestRefused(child=child, content=content):
             return f"{child}: died of request content {content}; it is refused from now on"
+        case HostsAwaited(address=""):
+            return "waiting for the first host"
+        case HostsAwaited(address=address):
+            return f"waiting for a host: triolet engine --join {address} --key FILE starts one"
         case HostJoined(host=host, ranks=ranks, remark=remark):
             engines = f"engine{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
             said = f"host {host}: joined with {engines}"
@@ -116,7 +121,10 @@ class LineReport:
 
 
 def show_download(event: RunEvent) -> None:
-    """A line that grows for each file, where there is a terminal; else one when it is there."""
+    """A line that grows for each file, where there is a terminal; else one when it is there.
+
+    And what is to be done by hand.
+    """
     match event:
         case ChildProgress(child=model, phase=file, fraction=fraction) if "/" in model:
             if sys.stderr.isatty():
@@ -124,3 +132,5 @@ def show_download(event: RunEvent) -> None:
         case FileDownloaded(model=model, file=file):
             begin = "\r" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{begin}{model}: {file} downloaded\n")
+        case HostsAwaited():
+            sys.stderr.write(f"{sentence(event)}\n")

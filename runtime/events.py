@@ -118,6 +118,15 @@ class RequestRefused:
 
 
 @attrs.frozen
+class HostsAwaited:
+    """A head without engines of its own waits for a first host, which dials this address; for one
+    that a launcher begins, if it is empty.
+    """
+
+    address: str
+
+
+@attrs.frozen
 class HostJoined:
     """A host serves these ranks under its head from now on; told at both ends."""
 
@@ -191,6 +200,7 @@ RunEvent = (
     | ChildStopped
     | ChildFailed
     | RequestRefused
+    | HostsAwaited
     | HostJoined
     | HostSilent
     | HostHeard

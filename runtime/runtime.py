@@ -12,7 +12,7 @@ import pathlib
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
@@ -34,10 +34,11 @@ from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer
 from ..transports.links.zmq_channel import HubChannel, HubSide, open_hub
 from .arguments import RuntimeArguments
-from .config import RuntimeSettings
+from .config import HostSettings, RuntimeSettings
 from .control.calls import EngineState
 from .errors import RuntimeClosed
 from .events import OnEvent, ignore_event
+from .fleet.elsewhere import HeadParts, MakeElsewhere
 from .fleet.engine_fleet import EngineFleet
 from .fleet.fleet_parts import FleetParts
 from .fleet.form_fleet import FormFleet
@@ -45,7 +46,7 @@ from .fleet.membership import FrontendDirectory
 from .fleet.platform import check_platform
 from .forms.form_client import FormClient
 from .frontend.admission import Admission, Ticket, ignore_load
-from .frontend.client_tasks import run_output_handler, run_replay_deadlines, wait_engines
+from .frontend.client_tasks import run_output_handler, run_replay_deadlines, wait_taking
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
 from .frontend.generation import GenerationStream
@@ -63,6 +64,11 @@ AnyFrontend = TypeVar("AnyFrontend", bound=Frontend)
 ENDPOINT_RANDOM_BYTES = 8
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 _RUNTIME_FIELDS = {field.name for field in attrs.fields(RuntimeSettings)} - {"engine"}
+# {option: its field of `HostSettings`}.
+_HOST_FIELDS = {
+    field.metadata["option"].replace("-", "_") or field.name: field.name
+    for field in attrs.fields(HostSettings)
+}
 
 
 # The rest of `Frontend` is for those who build on it.
@@ -107,7 +113,8 @@ class Runtime(Frontend):
 
     def __repr__(self) -> str:
         ready = sum(engine.state is EngineState.READY for engine in self.health().engines)
-        state = "closed" if self._is_closed else f"{ready} of {self.settings.engines} engines ready"
+        engines = max(self.settings.engines, len(self.health().engines))  # with those of hosts
+        state = "closed" if self._is_closed else f"{ready} of {engines} engines ready"
         return f"<Runtime of {self.model_name}: {state}>"
 
     def __dir__(self) -> list[str]:
@@ -151,7 +158,7 @@ functools.update_wrapper(Runtime.generate, Frontend.generate)  # its signature, 
 def make_settings(
     model: str | None = None, *, settings: RuntimeSettings | None = None, **options: Any
 ) -> RuntimeSettings:
-    """Settings from a few words: engine fields and `engines`; the bundled model without `model`.
+    """Settings from a few words: engine fields, `engines`, hosts'; the bundled model by default.
 
     Raises `InvalidParameter` for a value out of range, `TypeError` for an unknown option.
     """
@@ -160,13 +167,21 @@ def make_settings(
             raise TypeError("give `settings` alone, or a model and options")
         return settings
     engine = {name: options.pop(name) for name in list(options) if name in _ENGINE_FIELDS}
+    hosts = {
+        own: options.pop(name)
+        for name, own in _HOST_FIELDS.items()
+        if name in options and not isinstance(options[name], HostSettings)
+    }
+    if hosts:
+        options["hosts"] = attrs.evolve(options.get("hosts", HostSettings()), **hosts)
     for name in options:
         if name not in _RUNTIME_FIELDS:
-            near = difflib.get_close_matches(name, sorted(_RUNTIME_FIELDS | _ENGINE_FIELDS), n=3)
+            known = sorted(_RUNTIME_FIELDS | _ENGINE_FIELDS | _HOST_FIELDS.keys())
+            near = difflib.get_close_matches(name, known, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise TypeError(
-                f"there is no option {name}{hint} (options are the fields of EngineSettings"
-                " and RuntimeSettings)"
+                f"there is no option {name}{hint} (options are the fields of EngineSettings,"
+                " RuntimeSettings and HostSettings)"
             )
     if not model:
         options = {"model_name": BUNDLED_MODEL_NAME, **options}
@@ -205,12 +220,14 @@ async def open_runtime(
     it is in the cache; without one it is the bundled one.
     `options` are fields of `EngineSettings` and of `RuntimeSettings` (`engines=2`). Entering waits
     until every engine can take work; with several it is enough that one can and none still boots.
+    With `join_port`, `advertise` and `key` the program is a head: hosts (`triolet engine --join`)
+    serve under it while the block is open. With `engines=0` too, entering waits for the first one.
     `in_process` starts no process: see `inproc` for what it cannot do. `on_event` hears of
     processes and downloads alone.
 
     Raises `ModelFolderError`, `ModelNotFetched`, `InvalidParameter`, `UnsupportedPlatform`;
-    `NoEngineLeft`, also in the body, when every engine was given up. Cancellation: all processes
-    are stopped and reaped.
+    `NoEngineLeft`, also in the body, when every engine was given up; `NoEngine` if no host comes;
+    `EndpointInUse`. Cancellation: all processes are stopped and reaped.
     """
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError(
@@ -228,11 +245,21 @@ async def open_runtime(
     inputs = InputProcessor.load(chosen)
     opened = _open_inproc(chosen, inputs) if in_process else _open(chosen, inputs, on_event)
     async with opened as runtime:
-        await wait_engines(runtime.client, chosen.engines, chosen.times.link_up_s)
+        await wait_taking(runtime.client, chosen, on_event)
         try:
             yield runtime
         finally:
             runtime.close()
+
+
+def _door(chosen: RuntimeSettings) -> tuple[MakeElsewhere | None, HubSide | None]:
+    """What makes the hosts of this head, and where they reach it; nothing is loaded without."""
+    if not chosen.hosts.are_wanted:
+        return None, None
+    from .hosts.remote_side import remote_side
+    from .launchers.door import make_join_plan
+
+    return make_join_plan(chosen).make, remote_side(chosen.hosts)
 
 
 @asynccontextmanager
@@ -241,15 +268,17 @@ async def _open(
 ) -> AsyncIterator[Runtime]:
     run_id, directory = secrets.token_hex(8), FrontendDirectory()
     me = Peer("frontend", 0, 1)  # this process has the first epoch
-    async with open_frontend_hub(run_id, me) as channel:
+    make_elsewhere, remote = _door(chosen)
+    async with open_frontend_hub(run_id, me, remote) as channel:
         runtime = make_frontend(Runtime, chosen, channel, inputs, term=me.epoch)
-        directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
         parts = FleetParts(chosen, on_event, run_id=run_id, epochs=itertools.count(2))
-        fleet = EngineFleet(
-            parts=parts,
-            frontends=directory,
-            on_membership=runtime.client.apply_membership,
-        )
+        on_membership = runtime.client.apply_membership
+        fleet = EngineFleet(parts=parts, frontends=directory, on_membership=on_membership)
+        run_hosts: AbstractAsyncContextManager[object] = nullcontext()
+        if make_elsewhere is not None:
+            hosts = make_elsewhere(HeadParts(fleet, directory, on_membership, on_event))
+            fleet.on_explained = hosts.excuse
+            run_hosts = open_service(hosts.run, name="hosts")
         forms = FormClient()
         inputs.forms = forms
         form_fleet = FormFleet(
@@ -257,14 +286,18 @@ async def _open(
             parts=parts,
             on_link=lambda _, link: forms.handle_link(link),
         )
-        async with (
-            open_frontend_services(channel, runtime.client),
-            open_service(fleet.processes.run, name="engines"),
-            open_service(forms.run, name="form-checks"),
-            open_service(partial(_run_forms, form_fleet, forms), name="forms"),
-        ):
-            fleet.processes.start_spares()
-            yield runtime
+        async with open_frontend_services(channel, runtime.client):
+            where = *channel.endpoints, *channel.remote_endpoints  # bound by now
+            key = b"" if remote is None or remote.keys is None else remote.keys.public
+            directory.handle_ready(FrontendAddress(me.rank, me.epoch, *where, key))
+            async with (
+                run_hosts,  # first: its port is bound before anything is spawned
+                open_service(fleet.processes.run, name="engines"),
+                open_service(forms.run, name="form-checks"),
+                open_service(partial(_run_forms, form_fleet, forms), name="forms"),
+            ):
+                fleet.processes.start_spares()
+                yield runtime
 
 
 async def _run_forms(

@@ -38,8 +38,6 @@ CRUMBS = {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.hosts.epoch_blocks": "pure, beside a shell that is long",
-    "triolet.runtime.hosts.remote_side": "binds what `runtime.runtime` only opens",
-    "triolet.runtime.hosts.model_hash": "both ends of a join have to agree about it",
     "triolet.runtime.launchers.plan": "chooses among launchers, which do not know each other",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",

@@ -7,6 +7,7 @@ request alone decides.
 """
 
 import hashlib
+import math
 import pathlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +28,7 @@ from ...runtime.fleet.root import Root
 from .batch_file import AnswerFile, BatchRequest, answer_line, check_files, read_requests
 from .options import BatchOptions
 from .plan import fetch_plan, make_plan
+from .serve import door_of
 
 # Statuses of answers that may differ a moment later: too many requests, no engine, draining.
 _AGAIN = frozenset({429, 502, 503, 504})
@@ -80,10 +82,12 @@ async def run_batch(
     model: str | None,
     options: BatchOptions,
     *,
-    engine: dict[str, Any],
+    runtime: dict[str, Any],
     on_event: OnEvent,
 ) -> str:
     """Answer what has no answer yet, from the first file into the second; returns what came of it.
+
+    `runtime` are settings of the server, shaped as their tree.
 
     Raises `BatchFileError`, `BatchGivenUp`, `InvalidParameter`, and what a server's root raises.
     Cancellation: what was answered is in the file.
@@ -95,7 +99,7 @@ async def run_batch(
         before = sum(each.custom_id in answers.done for each in read_requests(source))
         if before == count:
             return f"all {count} have an answer in {target}"
-        async with _open_server(model, options, engine, on_event) as server:
+        async with _open_server(model, options, runtime, on_event) as server:
 
             def show(answered: int) -> None:
                 done = before + answered
@@ -113,7 +117,7 @@ async def run_batch(
 
 @asynccontextmanager
 async def _open_server(
-    model: str | None, options: BatchOptions, engine: dict[str, Any], on_event: OnEvent
+    model: str | None, options: BatchOptions, runtime: dict[str, Any], on_event: OnEvent
 ) -> AsyncIterator[BatchServer]:
     """The server at the URL, or one of this model that ends with the block."""
     if options.url:
@@ -125,13 +129,20 @@ async def _open_server(
         yield server
         return
     key = secrets.token_urlsafe(16)
-    runtime = {"engine": engine, "engines": options.engines, "frontends": 1}
+    runtime = {**runtime, "engines": options.engines, "frontends": 1}
     tree = {"listen": {"port": 0}, "serve": {"api_keys": (key,)}, "runtime": runtime}
     plan = await fetch_plan(make_plan(model, tree), model, tree, on_event)
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            run = Root(plan, on_event).run
-            task = await start_background_task(nursery, run, name="server")
+            root = Root(plan, on_event, make_elsewhere=door_of(plan.settings))
+            hosts = plan.settings.hosts
+            most_s = math.inf if options.engines else hosts.first_host_s
+            with trio.move_on_after(most_s) as patience:
+                task = await start_background_task(nursery, root.run, name="server")
+            if patience.cancelled_caught:
+                at = f" at {hosts.join_address}" if hosts.join_address else ""
+                reason = f"no engine of a host has come{at} within {hosts.first_host_s:g} s"
+                raise BatchGivenUp(reason)
             yield BatchServer.of(task.value, key)
             nursery.cancel_scope.cancel("the batch is through")
 

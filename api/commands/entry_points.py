@@ -17,6 +17,7 @@ from .options import (
     FLAT,
     BatchOptions,
     ChatOptions,
+    DoorOptions,
     EngineOptions,
     FileOptions,
     HelpAll,
@@ -28,7 +29,7 @@ from .options import (
 from .sources import SOURCES
 
 SERVE, ENGINE, CHAT, BATCH = ServeOptions(), EngineOptions(), ChatOptions(), BatchOptions()
-FILE, KEYS, HOST = FileOptions(), KeyFileOptions(), HostOptions()
+FILE, KEYS, HOST, DOOR = FileOptions(), KeyFileOptions(), HostOptions(), DoorOptions()
 
 
 def serve(
@@ -119,6 +120,7 @@ def batch(
     *,
     options: Annotated[BatchOptions, FLAT] = BATCH,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    hosts: Annotated[DoorOptions, FLAT] = DOOR,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """`triolet batch`."""
@@ -130,8 +132,9 @@ def batch(
     from .report import make_report
 
     with errors_as_sentences(BatchFileError, BatchGivenUp), make_report() as report:
-        files, settings = (input, output), attrs.asdict(engine)
-        run = partial(run_batch, files, model, options, engine=settings, on_event=report)
+        files = input, output
+        runtime = {"engine": attrs.asdict(engine), "hosts": attrs.asdict(hosts)}
+        run = partial(run_batch, files, model, options, runtime=runtime, on_event=report)
         print_whole(trio.run(until_terminated, run))
 
 

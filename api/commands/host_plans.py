@@ -1,4 +1,4 @@
-"""Plans of a head's door and of a host, made of their options: every value is checked first."""
+"""Plan of a host, made of its options: every value is checked first."""
 
 import math
 import os
@@ -13,19 +13,15 @@ from ...engine.config import EngineSettings, check_torch
 from ...engine.errors import InvalidParameter
 from ...engine.host import has_torch
 from ...engine.model.bundled import bundled_model_folder
-from ...runtime.config import LAUNCHER_JOINED, RuntimeSettings
-from ...runtime.hosts.host_fleet import JoinPlan
 from ...runtime.hosts.host_keys import (
     KEYS_BYTES_MAX,
     ClusterKeys,
-    make_cluster_keys,
     parse_cluster_keys,
     read_cluster_keys,
 )
 from ...runtime.hosts.host_plan import HostPlan
 from ...runtime.hosts.model_hash import model_hash
-from ...runtime.launchers.plan import LaunchPlan
-from ...transports.endpoint import BadEndpoint, check_endpoint
+from ...runtime.launchers.door import endpoint_of
 
 # Port of a head that is named without one.
 JOIN_PORT = 7400
@@ -33,28 +29,6 @@ JOIN_PORT = 7400
 STDIN = "-"
 # For a host of a launcher: a head that was cut off is back by then, or has had another begun.
 PATIENCE_S = 3.0
-
-
-def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
-    """The door for hosts. Raises `InvalidParameter`."""
-    hosts = settings.hosts
-    is_joined = hosts.launcher == LAUNCHER_JOINED
-    if is_joined and not hosts.key_file:
-        raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
-    if not hosts.address:
-        raise InvalidParameter("advertise", "is missing: the address at which hosts reach this one")
-    key_file = pathlib.Path(hosts.key_file)
-    launch = LaunchPlan(
-        settings=settings, version=__version__, model_hash=model_hash(settings.engine.model)
-    )
-    return JoinPlan(
-        endpoint=_endpoint("advertise", hosts.address, hosts.join_port),
-        # Those of a launcher are this run's alone.
-        keys=read_cluster_keys(key_file, is_head=True) if hosts.key_file else make_cluster_keys(),
-        model_hash=launch.model_hash,
-        version=__version__,
-        launch=launch.make,
-    )
 
 
 def make_host_plan(
@@ -77,7 +51,7 @@ def make_host_plan(
         raise InvalidParameter("model", f"{folder} cannot be read: {error.strerror}") from error
     return HostPlan(
         name=name or socket.gethostname(),
-        heads=[_endpoint("join", *_parted(each)) for each in join],
+        heads=[endpoint_of("join", *_parted(each)) for each in join],
         keys=_keys_of_host(key),
         engines=engines,
         engine=settings,
@@ -109,13 +83,3 @@ def _parted(address: str) -> tuple[str, str]:
     if not host or address.endswith("]"):
         return address, str(JOIN_PORT)
     return host, port
-
-
-def _endpoint(option: str, host: str, port: int | str) -> str:
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    endpoint = f"tcp://{host}:{port}"
-    try:
-        check_endpoint(endpoint)
-    except BadEndpoint as error:
-        raise InvalidParameter(option, f"{host}:{port} is wrong: {error.reason}") from error
-    return endpoint

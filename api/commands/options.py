@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
+from ...runtime.config import HostSettings
 from ..settings import ServerSettings
 
 # In `config show`, in files and in the environment, but not in `--help`, which is for the first
@@ -87,6 +88,7 @@ def _option(field: "attrs.Attribute[Any]") -> Any:
 
 EngineOptions = options_of(EngineSettings)
 ServeOptions = options_of(ServerSettings)
+DoorOptions = options_of(HostSettings)
 
 
 def _note(name: str, sentence: str, *, env_var: str = "", may_be_dash: bool = False) -> Parameter:

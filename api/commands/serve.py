@@ -43,7 +43,7 @@ async def serve(plan: ServePlan, on_event: OnEvent, warnings: Iterable[str] = ()
     _allow_descriptors()
     port = f" on port {plan.port}" if plan.port else ""
     set_title(f"root of {plan.settings.model_name}{port}")
-    root = Root(plan, partial(_report, on_event), make_elsewhere=_door(plan.settings))
+    root = Root(plan, partial(_report, on_event), make_elsewhere=door_of(plan.settings))
     async with open_log(plan.settings.logs):
         if warning := short_cache(plan.settings.engine):
             logger.warning("%s", warning)
@@ -85,11 +85,11 @@ async def run_until_signalled(
         nursery.cancel_scope.cancel("the server has ended")
 
 
-def _door(settings: RuntimeSettings) -> MakeElsewhere | None:
+def door_of(settings: RuntimeSettings) -> MakeElsewhere | None:
     """Maker of the door for other machines; None if none may come, and nothing is loaded for it."""
     if not settings.hosts.are_wanted:
         return None
-    from .host_plans import make_join_plan
+    from ...runtime.launchers.door import make_join_plan
 
     return make_join_plan(settings).make
 

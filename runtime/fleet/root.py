@@ -38,7 +38,7 @@ from ..control.calls import (
 )
 from ..control.run_folder import RunFolder, make_run_folder
 from ..errors import ControlCallRefused, PortInUse
-from ..events import Draining, OnEvent, RunEvent, Serving
+from ..events import Draining, HostsAwaited, OnEvent, RunEvent, Serving
 from ..messages import WatchServer
 from .control_server import serve_control
 from .elsewhere import HeadParts, MakeElsewhere, PlacesElsewhere
@@ -234,6 +234,8 @@ class Root:
         await start_service(nursery, self.watch.run, name="watch")
         if self.elsewhere is not None:  # first: its port is bound before anything is spawned
             await start_service(nursery, self.elsewhere.run, name="hosts")
+            if not self.plan.settings.engines:
+                self.on_event(HostsAwaited(self.plan.settings.hosts.join_address))
         await start_service(nursery, self.engines.processes.run, name="engines")
         journals = self.frontends.estates.journals.folder
         if journals is not None and journals.is_used:

@@ -1,5 +1,5 @@
 """Background tasks of the core client: outputs from engines, requests that wait too long, forms of
-requests from a journal; and the wait for its engines.
+requests from a journal; and the wait for its engines, or for those of hosts.
 
 Apart from the client, all of whose calls are synchronous: these wait.
 """
@@ -12,8 +12,10 @@ import trio
 from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.tasks.background import always_waits_for, start_background_task_soon, waiting_for
 from ...transports.links.channel import Channel
+from ..config import RuntimeSettings
 from ..control.calls import EngineState
 from ..errors import FormsUnavailable, NoEngine
+from ..events import HostsAwaited, OnEvent
 from ..forms.form_client import FormChecker
 from .core_client import CoreClient
 from .ledger_entry import LedgerEntry
@@ -130,20 +132,37 @@ def _handle_checked(client: CoreClient, entry: LedgerEntry, refusal: EngineError
 async def wait_engines(client: CoreClient, engines: int, link_up_s: float) -> None:
     """Wait until all engines can take work, or at least one can and the others were given up.
 
-    Booting has its own deadlines. Raises `NoEngine` if engines are ready but their links do not
-    come up within `link_up_s`.
+    Those of hosts are not waited for, unless there are no others: then for one of them. Booting has
+    its own deadlines. Raises `NoEngine` if engines are ready but their links do not come up within
+    `link_up_s`.
     """
     with waiting_for("the engines to be ready"):
         while True:
-            states = [engine.state for engine in client.engines.health()]
-            ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
-            if ready and ready + failed == engines:
+            health, members = client.engines.health(), client.engines.membership.engines
+            own = [engine.state for engine in health if not engine.host]
+            failed = own.count(EngineState.FAILED)
+            takes = any(engine.state is EngineState.READY for engine in health)
+            if takes and own.count(EngineState.READY) + failed == engines:
                 return
-            booted = [
-                member.state is EngineState.READY for member in client.engines.membership.engines
-            ]
-            links_due = sum(booted) + failed == engines
-            with trio.move_on_after(link_up_s if links_due else math.inf) as patience:
+            booted = [each for each in members if each.state is EngineState.READY]
+            links_due = sum(not each.host for each in booted) + failed == engines
+            with trio.move_on_after(link_up_s if links_due and booted else math.inf) as patience:
                 await client.engines_changed.wait()
             if patience.cancelled_caught:
                 raise NoEngine(f"engines are ready, but not linked after {link_up_s:g} s")
+
+
+async def wait_taking(client: CoreClient, settings: RuntimeSettings, on_event: OnEvent) -> None:
+    """Wait for the engines, or, of a head that has none, for one of a host. Raises `NoEngine`."""
+    hosts, link_up_s = settings.hosts, settings.times.link_up_s
+    if settings.engines:
+        await wait_engines(client, settings.engines, link_up_s)
+        return
+    on_event(HostsAwaited(hosts.join_address))
+    with trio.move_on_after(hosts.first_host_s) as patience:
+        await wait_engines(client, 0, link_up_s)
+    if patience.cancelled_caught:
+        reason = f"no engine of a host has come within {hosts.first_host_s:g} s"
+        if hosts.join_address:
+            reason += f": start one with triolet engine --join {hosts.join_address} --key FILE"
+        raise NoEngine(reason)

@@ -20,7 +20,7 @@ from ...engine.messages import AddRequest
 from ...engine.parameter_bounds import check_text
 from ...engine.request_options import NO_OPTIONS, RequestOptions
 from ...engine.sampling_params import SamplingParams
-from ..config import RuntimeSettings
+from ..config import PROCESSES_MAX, RuntimeSettings
 from ..journal.journal import AdmissionNote
 from ..text.detokenizer import OutputProcessor
 from ..text.input_processor import InputProcessor, PreparedPrompt
@@ -96,7 +96,9 @@ class Frontend:
         params, options = params or SamplingParams(), options or NO_OPTIONS
         if single_options:
             options = attrs.evolve(options, **single_options)
-        check_engine(options.engine, self.settings.engines)
+        # Hosts' engines have whichever ranks are free.
+        count = PROCESSES_MAX if self.settings.hosts.are_wanted else self.settings.engines
+        check_engine(options.engine, count)
         sent, credit = options.sent(), options.credit
         if params.stop or options.deadline_s < math.inf:
             sent["merge_s"] = None  # each token is needed here at once

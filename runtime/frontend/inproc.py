@@ -44,6 +44,9 @@ def check_inproc(settings: RuntimeSettings) -> None:
         for name in names:
             if values[name] != fields[name].default:
                 raise InvalidParameter(name, "needs processes; leave it out with in_process=True")
+    if settings.hosts.are_wanted:
+        name = "join_port" if settings.hosts.join_port else "launcher"
+        raise InvalidParameter(name, "needs processes; leave it out with in_process=True")
 
 
 @attrs.frozen(eq=False)

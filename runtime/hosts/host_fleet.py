@@ -8,7 +8,6 @@ died of is judged here, with all others'.
 
 import itertools
 from collections.abc import Callable, Set
-from functools import partial
 from typing import Protocol
 
 import attrs
@@ -35,7 +34,7 @@ from ...transports.links.zmq_channel import HubChannel, open_hub
 from ..control.calls import ControlCall, ControlQuestion, Place, PlaceState, Role
 from ..errors import ControlCallRefused
 from ..events import HostHeard, HostJoined, HostLost, HostSaid, HostSilent, OnEvent
-from ..fleet.elsewhere import HeadParts, MakeElsewhere
+from ..fleet.elsewhere import HeadParts
 from ..fleet.engine_fleet import EngineFleet
 from ..fleet.membership import FrontendDirectory
 from ..messages import EngineMembership
@@ -60,7 +59,6 @@ from .host_messages import (
     OrderReply,
     Welcome,
 )
-from .host_plan import boottime_s
 from .lease import HostState, HostWatch
 
 # An order that is not answered by then: the host is slow, or away.
@@ -416,37 +414,3 @@ class HostFleet:
 
 
 MakeLauncher = Callable[[HeadParts, HostFleet], HostLauncher]
-
-
-@attrs.frozen(kw_only=True)
-class JoinPlan:
-    """Plan of the door: where hosts dial, and with which keys."""
-
-    endpoint: str
-    keys: ClusterKeys
-    model_hash: str
-    version: str
-    launch: MakeLauncher | None = None
-
-    @property
-    def make(self) -> MakeElsewhere:
-        """For `Root.make_elsewhere`."""
-        return partial(_make_host_fleet, self)
-
-
-def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
-    fleet = HostFleet(
-        endpoint=plan.endpoint,
-        keys=plan.keys,
-        directory=HostDirectory(
-            model_hash=plan.model_hash, version=plan.version, epochs=head.engines.parts.epochs
-        ),
-        engines=head.engines,
-        frontends=head.frontends,
-        on_membership=head.on_membership,
-        on_event=head.on_event,
-        now_s=boottime_s,
-    )
-    if plan.launch is not None:
-        fleet.launcher = plan.launch(head, fleet)
-    return fleet

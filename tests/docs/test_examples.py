@@ -18,6 +18,7 @@ EXAMPLES = {
     "batch.sh": ((), '"custom_id":"3"'),
     "embed.py": ((), "KV blocks free"),
     "from_asyncio.py": ((), "The old lantern"),
+    "head.py": ((), "[engine 0 of host b]"),
     "in_process.py": ((), ""),
     "lanes.py": (("{ws}/v1/responses",), "response."),
     "resume.py": ((), "the whole: "),

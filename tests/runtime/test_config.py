@@ -9,9 +9,10 @@ import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
-from triolet.runtime.arguments import EngineArguments, RuntimeArguments
+from triolet.runtime.arguments import EngineArguments, HostArguments, RuntimeArguments
 from triolet.runtime.config import (
     AdmissionLimits,
+    HostSettings,
     InputLimits,
     RuntimeSettings,
     RuntimeTimes,
@@ -51,5 +52,10 @@ def test_the_options_of_a_runtime_are_the_fields_of_its_settings() -> None:
         return {each.name: each.type for each in attrs.fields(tree) if each.name not in but}
 
     assert get_type_hints(EngineArguments) == fields_of(EngineSettings, "model")
-    wanted = get_type_hints(EngineArguments) | fields_of(RuntimeSettings, "engine")
+    of_hosts = fields_of(HostSettings)
+    of_hosts["key"] = of_hosts.pop("key_file")
+    count = of_hosts.pop("hosts")
+    assert get_type_hints(HostArguments) == of_hosts
+    wanted = get_type_hints(EngineArguments) | of_hosts | fields_of(RuntimeSettings, "engine")
+    wanted["hosts"] |= count
     assert get_type_hints(RuntimeArguments) == wanted

@@ -94,7 +94,7 @@ async def test_a_server_that_is_not_there_or_not_ours_ends_it_at_once(
     await listener.aclose()
     options = BatchOptions(url=url)
     with pytest.raises(BatchGivenUp, match=f"{url} cannot be reached"):
-        await run_batch((source, target), None, options, engine={}, on_event=ignore_event)
+        await run_batch((source, target), None, options, runtime={}, on_event=ignore_event)
     assert target.read_bytes() == b""
     refusal = b'{"error": {"message": "no such key"}}'
     head = b"HTTP/1.1 401 no\r\ncontent-length: %d\r\n\r\n" % len(refusal)
@@ -108,7 +108,7 @@ async def test_a_server_that_is_not_there_or_not_ours_ends_it_at_once(
         (listener,) = await nursery.start(partial(trio.serve_tcp, refuse, 0, host="127.0.0.1"))
         options = BatchOptions(url=f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
         with pytest.raises(BatchGivenUp, match="the server refuses us: no such key"):
-            await run_batch((source, target), None, options, engine={}, on_event=ignore_event)
+            await run_batch((source, target), None, options, runtime={}, on_event=ignore_event)
         nursery.cancel_scope.cancel("it was asked")
     assert target.read_bytes() == b""
 
