@@ -77,7 +77,7 @@ app.command(
 app.command(
     f"{SETTINGS}:engine",
     help="Serve engines of this machine under a head on another one, which was started with"
-    " `--join-port`. SIGTERM has their streams go on elsewhere first.",
+    " `--join-port`. SIGTERM drains them first.",
     help_epilogue=MORE,
 )
 app.command(
@@ -172,6 +172,24 @@ def restart(
             trio.run(restart_rolling, partial(ask_run, find_run(run)), print_whole)
             return
         print_whole(trio.run(restart_text, run, engine, frontend))
+
+
+@app.command
+def drain(
+    run: RunName = None,
+    *,
+    host: Annotated[str, Parameter(help="Name of the host.")],
+) -> None:
+    """Drain a host of a running server, and end it: it takes no new requests and finishes those
+    that it runs, for at most its `--drain-grace` seconds; then other engines go on with them.
+    """
+    import trio
+
+    from .api.commands.exits import errors_as_sentences, print_whole
+    from .api.commands.running import drain_text
+
+    with errors_as_sentences():
+        print_whole(trio.run(drain_text, run, host))
 
 
 @app.command

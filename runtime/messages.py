@@ -42,6 +42,8 @@ class EngineMember:
     restarts: int = 0
     host: str = ""  # the machine that runs it; empty: the root's own
     silent: bool = False  # ready, but nothing is heard of its host: rely on others now
+    draining: bool = False  # it takes nothing new, and what waits there goes elsewhere
+    emptying: bool = False  # so does what it runs, where others go on with it exactly
 
     @property
     def ready(self) -> EngineReady | None:

@@ -15,7 +15,7 @@ import pytest
 
 import triolet
 from triolet.api.commands.options import GROUPS
-from triolet.api.commands.running import restart_text, tree_text
+from triolet.api.commands.running import drain_text, restart_text, tree_text
 from triolet.command_line import run_words
 from triolet.engine.errors import InvalidParameter
 from triolet.nurseries.tasks.service import open_service
@@ -166,6 +166,8 @@ async def answer(question: ControlQuestion) -> str:
     call, place = question.call, question.place
     if call is ControlCall.TREE:
         return msgspec.json.encode(TREE).decode()
+    if call is ControlCall.DRAIN and question.named == "host c":
+        raise ControlCallRefused("there is no host c here")
     if place == Place(Role.ENGINE, 7):
         raise ControlCallRefused("there is no engine 7: this server has engine 0 alone")
     restarted = RestartedPlace(place or Place(Role.FRONTEND, 1), EngineState.FAILED)
@@ -218,6 +220,13 @@ async def test_what_cannot_be_restarted_is_one_sentence() -> None:
             await restart_text(None, 7, None)
         with pytest.raises(InvalidParameter):
             await restart_text(None, 0, 0)
+
+
+async def test_a_host_is_drained_by_its_name() -> None:
+    async with running("ab12"):
+        assert await drain_text(None, "b") == "host b drains, and ends"
+        with pytest.raises(ControlCallRefused, match="there is no host c here"):
+            await drain_text("ab", "c")
 
 
 def test_rolling_names_no_place(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 """Host process of `triolet engine --join`.
 
-SIGTERM has its streams go on elsewhere, and then ends its engines: what `systemctl stop`, or a pod
-that is moved, asks for. A host of a launcher, whose keys come on stdin, ends so at the end of
-stdin, and is killed with the process that started it.
+SIGTERM drains it (`host_drain`), and then ends its engines: what `systemctl stop`, or a pod that is
+moved, asks for. A host of a launcher, whose keys come on stdin, ends so at the end of stdin, and is
+killed with the process that started it.
 """
 
 import os

@@ -40,8 +40,11 @@ def make_host_plan(
     if not key:
         raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
     engines, spares = engine.pop("engines"), engine.pop("spare_engines")
+    grace_s = engine.pop("drain_grace")
     if engines < 1:
         raise InvalidParameter("engines", f"must be at least 1, not {engines}")
+    if not grace_s >= 0.0:
+        raise InvalidParameter("drain_grace", f"must be at least 0, not {grace_s}")
     folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
     settings = EngineSettings(model=folder, **engine)
     check_torch(settings, has_torch=has_torch())
@@ -59,6 +62,7 @@ def make_host_plan(
         version=__version__,
         spare_engines=spares,
         patience_s=PATIENCE_S if key == STDIN else math.inf,
+        drain_grace_s=grace_s,
     )
 
 

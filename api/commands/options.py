@@ -34,7 +34,8 @@ GROUPS = {
     "Routers": "kv-events-endpoint kv-events-replay-endpoint kv-events-token-ids",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
-    "Hosts": "join-port key advertise data-ports launcher hosts engines-per-host join name",
+    "Hosts": "join-port key advertise data-ports launcher hosts engines-per-host join name"
+    " drain-grace",
     "Settings": "config help-all",
 }
 _GROUP_OF = {
@@ -194,5 +195,9 @@ class HostOptions:
     spare_engines: Annotated[
         int, _note("spare-engines", "Warm spare processes, which replace engines that die.")
     ] = 1
+    drain_grace: Annotated[
+        float,
+        _note("drain-grace", "Seconds to finish running requests here before others take them."),
+    ] = 5.0
     device: Annotated[str, _note("device", "Device that PyTorch computes on.")] = "cpu"
     threads: Annotated[int, _note("threads", "Threads of each worker; 0: as the head has.")] = 0

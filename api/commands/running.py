@@ -1,4 +1,4 @@
-"""Calls to a running server over its control socket: its task tree, and restarts.
+"""Calls to a running server over its control socket: its task tree, restarts, drains of hosts.
 
 In a rolling restart engines and frontends begin anew, one after the other. The command leads, not
 the root, which only carries out one restart at a time as it always does. So who ends the command,
@@ -66,6 +66,15 @@ async def restart_text(run: str | None, engine: int | None, frontend: int | None
     text = await ask_run(find_run(run), ControlCall.RESTART, place)
     restarted = msgspec.json.decode(text, type=dict[str, list[RestartedPlace]])["restarted"]
     return "\n".join(f"{each.place} was {each.was}, and is restarted" for each in restarted)
+
+
+async def drain_text(run: str | None, host: str) -> str:
+    """Drain a host; what becomes of it.
+
+    Raises `RunNotFound`, `ControlCallFailed`, `ControlCallRefused`.
+    """
+    await ask_run(find_run(run), ControlCall.DRAIN, host=host)
+    return f"host {host} drains, and ends"
 
 
 async def restart_rolling(ask: Ask, say: Callable[[str], None]) -> None:

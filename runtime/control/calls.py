@@ -45,6 +45,7 @@ class ControlCall(enum.StrEnum):
     PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
     SIGNAL = "signal"  # a process, by its place
+    DRAIN = "drain"  # a host: its engines finish or give away what they have, and it ends
     WATCH = "watch"  # what changes, from now on; over the run folder's socket alone
 
 
@@ -67,11 +68,19 @@ class SignalOrder:
 
 @attrs.frozen
 class ControlQuestion:
-    """Question to a root; `order` is of SIGNAL."""
+    """Question to a root; `order` is of SIGNAL, `host` of DRAIN."""
 
     call: ControlCall
     place: Place | None = None
     order: SignalOrder | None = None
+    host: str = ""
+
+    @property
+    def named(self) -> str:
+        """Name of the place that it is about; "" if about none or all."""
+        if self.host:
+            return f"host {self.host}"
+        return self.order.place if self.order is not None else str(self.place or "")
 
 
 @attrs.frozen

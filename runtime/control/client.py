@@ -49,9 +49,11 @@ async def ask_run(
     call: ControlCall,
     place: Place | None = None,
     order: SignalOrder | None = None,
+    *,
+    host: str = "",
 ) -> str:
     """Ask the server of this run folder. Raises `ControlCallFailed`, `ControlCallRefused`."""
-    question = msgspec.json.encode(ControlQuestion(call, place, order))
+    question = msgspec.json.encode(ControlQuestion(call, place, order, host))
     with trio.move_on_after(REPLY_TIMEOUT_S):
         try:
             with folder.socket_address() as address:

@@ -89,6 +89,13 @@ class EngineDirectory:
             self._members[rank] = member
         return self._next()
 
+    def handle_draining(self, *, emptying: bool) -> EngineMembership:
+        """All engines here take nothing new from now on; `emptying`: they give what they have."""
+        for rank, member in self._members.items():
+            drains = attrs.evolve(member, draining=True, emptying=emptying)
+            self._members[rank] = drains
+        return self._next()
+
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
     ) -> EngineMembership:

@@ -293,10 +293,12 @@ class Root:
 
     async def _answer(self, question: ControlQuestion) -> str:
         found: object
-        named = question.order.place if question.order is not None else str(question.place or "")
+        named = question.named
         if self.elsewhere is not None and self.elsewhere.has(named):
             return await self.elsewhere.answer(named, question)
         match question:
+            case ControlQuestion(ControlCall.DRAIN):
+                raise ControlCallRefused(f"there is no {named} here", "no_host")
             case ControlQuestion(ControlCall.RESTART, place):
                 found = {"restarted": self.orders.restart(place)}
             case ControlQuestion(ControlCall.PLACES):

@@ -6,7 +6,7 @@ cancelled task cannot leave a request half submitted or half aborted.
 
 A request whose engine is gone, or drains, waits in the ledger for what `replay_policy` decides:
 asked whenever an engine may have come to take it, and by the background task `replay-deadlines`.
-One whose engine is silent goes on elsewhere where that can be exact, and else stays where it is.
+One whose engine is silent, or empties, goes on elsewhere where that can be exact, and else stays.
 """
 
 import logging
@@ -213,9 +213,9 @@ class CoreClient:
         placed = Counter[Peer]()
         of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
         moving = Counter[Peer]()  # how many more these will have
-        silent = self.engines.silent
-        may_move = len(self._taking) > 1 or silent
-        queued = self.ledger.placed.queued(silent) if may_move else ()
+        emptied = self.engines.emptied
+        may_move = len(self._taking) > 1 or emptied or self.engines.draining
+        queued = self.ledger.placed.queued(emptied) if may_move else ()
         for decision in self.ledger.replays.decide(now, queued):
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
@@ -225,7 +225,7 @@ class CoreClient:
                     peer = of_parents.get(parent := entry.request.parent)
                     if peer not in peers:
                         peer = self.balancer.choose(self.ledger.placed.count, peers)
-                    if entry.peer in silent:
+                    if entry.peer in emptied:
                         self._carry_out(self.ledger.handle_moved(entry, now))
                     elif entry.peer is not None:
                         self._recall(entry, peer, moving)
@@ -247,10 +247,11 @@ class CoreClient:
             logger.warning("%d requests ended, as no engine goes on with them", failed)
 
     def _recall(self, entry: LedgerEntry, peer: Peer, moving: Counter[Peer]) -> None:
-        """Ask its engine to give it back, if this one has less to do, and will have then."""
+        """Ask its engine to give it back, if that drains, or this one has less to do then, too."""
         has, count = entry.peer, self.ledger.placed.count
         assert has is not None
-        if count(peer) + moving[peer] + 1 < count(has) + moving[has]:
+        is_less = count(peer) + moving[peer] + 1 < count(has) + moving[has]
+        if has in self.engines.draining or is_less:
             moving.update({peer: 1, has: -1})
             self._carry_out(entry.recall())
 

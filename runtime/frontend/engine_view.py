@@ -1,7 +1,7 @@
 """Engines as one frontend sees them: membership, links, refusals, and which of them take work.
 
 An engine takes work if the latest membership lists its epoch as ready, its link is up, it is not
-silent, and it has not refused a request for draining since that membership. It is gone once
+silent, does not drain by it, and has not refused a request for draining since. It is gone once
 membership says so: a link that is down proves nothing, nor does silence, after which it is as it
 was before; but others may go on with what it has meanwhile.
 
@@ -44,6 +44,9 @@ class EngineView:
     _silent_links: set[Peer] = attrs.field(factory=set, init=False)
     # Engines of hosts that are silent by the latest membership.
     _on_silent_hosts: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines that drain by it; of these, the ones that are to give away what they run.
+    draining: set[Peer] = attrs.field(factory=set, init=False)
+    _emptying: set[Peer] = attrs.field(factory=set, init=False)
     # The latest READY of each engine that was not given up, in whichever life.
     _latest: list[EngineReady] = attrs.field(factory=list, init=False)
 
@@ -70,17 +73,21 @@ class EngineView:
         self._draining.clear()
         # The news of a silence may be slower than that of an end.
         self._silent_links = {peer for peer in self._silent_links if not self.is_over(peer)}
-        self._on_silent_hosts = {
-            Peer("engine", member.rank, member.epoch)
-            for member in membership.engines
-            if member.silent
-        }
+        peers = {Peer("engine", each.rank, each.epoch): each for each in membership.engines}
+        self._on_silent_hosts = {peer for peer, member in peers.items() if member.silent}
+        self.draining = {peer for peer, member in peers.items() if member.draining}
+        self._emptying = {peer for peer, member in peers.items() if member.emptying}
         return {peer: self._cause_of(peer) for peer in sorted(gone)}
 
     @property
     def silent(self) -> set[Peer]:
         """Engines that answer nothing now, by their link or by their host."""
         return self._silent_links | self._on_silent_hosts
+
+    @property
+    def emptied(self) -> set[Peer]:
+        """Engines whose requests others go on with at once, if they do so exactly."""
+        return self.silent | self._emptying
 
     def missing(self, peers: Iterable[Peer]) -> dict[Peer, str]:
         """Causes for those of these engines, which have been ready, that are gone."""
@@ -151,7 +158,7 @@ class EngineView:
 
         By the channel's own objects: what an engine says is compared by identity first.
         """
-        idle = self._draining | self.silent
+        idle = self._draining | self.draining | self.silent
         takes = sorted(p for p in self._linked if p in self._ready and p not in idle)
         return {peer: self._ready[peer] for peer in takes}
 
@@ -187,7 +194,7 @@ class EngineView:
                 reason = f"{name} is {state.value}"
                 cause = member.cause.removeprefix("it ")
                 reason += f" after it {cause}" if cause else ""
-            elif peer in self._draining:
+            elif peer in self._draining | self.draining:
                 reason = f"{name} is draining"
             health = EngineHealth(member.rank, member.epoch, state, reason, member.cause)
             found.append(attrs.evolve(health, restarts=member.restarts, host=member.host))

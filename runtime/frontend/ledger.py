@@ -259,12 +259,12 @@ class Ledger:
         return entries
 
     def handle_moved(self, entry: LedgerEntry, now: float) -> Send | None:
-        """Take a request back from an engine that says nothing, for another to go on with at once.
+        """Take a request back from an engine that is silent or empties: another goes on at once.
 
-        Returns the abort for when it is heard again; that was no attempt.
+        Returns the abort, for when it is heard; that was no attempt.
         """
         assert entry.peer is not None
-        abort, error = entry.abort(), EngineDied(str(entry.peer), "is silent")
+        abort, error = entry.abort(), EngineDied(str(entry.peer), "has given it away")
         entry.attempts -= 1
         self._lose(entry, error, now)
         return abort

@@ -44,14 +44,14 @@ class PlacedRequests:
         """Whether any engine has a request as this one."""
         return any(attempt in entries for entries in self._of.values())
 
-    def queued(self, silent: Container[Peer] = ()) -> list[LedgerEntry]:
-        """Requests that still wait in the queue of their engine, by what engines say; of `silent`
-        engines, which may have begun any, all."""
+    def queued(self, emptied: Container[Peer] = ()) -> list[LedgerEntry]:
+        """Requests that still wait in the queue of their engine, by what engines say; of `emptied`
+        engines, whether or not they have begun them, all."""
         return [
             each
             for peer, placed in self._of.items()
             for each in placed.values()
-            if each.is_queued or peer in silent
+            if each.is_queued or peer in emptied
         ]
 
     def add(self, entry: LedgerEntry) -> None:

@@ -41,6 +41,7 @@ from ..messages import EngineMembership
 from .host_directory import HostAdmission, HostDirectory, HostFault
 from .host_keys import ClusterKeys
 from .host_messages import (
+    DRAIN_WIRE,
     HEAD_TO_HOST,
     HOST_TO_HEAD,
     EpochsWanted,
@@ -353,6 +354,9 @@ class HostFleet:
         host = self._host_of(place)
         if host is None:
             raise ControlCallRefused(f"there is no {place} on any host by now", "no_host")
+        if question.call is ControlCall.DRAIN and host.admission.wire < DRAIN_WIRE:
+            reason = f"{place} is of a version that is drained by SIGTERM alone"
+            raise ControlCallRefused(reason, "bad_question")
         return await self._ask(host, question)
 
     async def _ask(self, host: JoinedHost, question: ControlQuestion) -> str:
@@ -395,7 +399,10 @@ class HostFleet:
         """Places of all hosts' engines as they are now."""
         return [
             PlaceState(
-                Place(Role.ENGINE, member.rank), member.state, member.epoch, f"on host {name}"
+                Place(Role.ENGINE, member.rank),
+                member.state,
+                member.epoch,
+                f"on host {name}" + ", which drains" * member.draining,
             )
             for name in sorted(self.hosts)
             for member in self.directory.members(name)

@@ -41,7 +41,16 @@ from ..continuity.estate import Estate
 from ..control.calls import ControlCall, ControlQuestion, SignalOrder
 from ..errors import ControlCallRefused, JoinRefusedByHead
 from ..event_lines import sentence
-from ..events import ChildFailed, ChildGone, ChildHung, ChildReady, HostJoined, OnEvent, RunEvent
+from ..events import (
+    ChildFailed,
+    ChildGone,
+    ChildHung,
+    ChildReady,
+    HostJoined,
+    HostSaid,
+    OnEvent,
+    RunEvent,
+)
 from ..fleet.engine_fleet import EngineFleet
 from ..fleet.fleet_orders import FleetOrders
 from ..fleet.fleet_parts import FleetParts
@@ -49,7 +58,9 @@ from ..fleet.membership import FrontendDirectory
 from ..launch.signals import SignalTarget
 from ..messages import EngineMembership
 from .epoch_blocks import EpochBlocks
+from .host_drain import DrainPhase, HostDrain, requests_in
 from .host_messages import (
+    DRAIN_WIRE,
     HEAD_TO_HOST,
     HOST_TO_HEAD,
     HOST_WIRE,
@@ -80,6 +91,8 @@ EVIDENCE_MAX = 64
 ORDERS_MAX = 8
 # Time for the last words to be written; the sockets' linger is shorter.
 FAREWELL_S = 0.2
+# How often engines that drain are asked for what they have.
+LOOK_S = 0.1
 
 
 @attrs.define(eq=False)
@@ -97,6 +110,8 @@ class HostLife:
     kernel: Kernel
     chance: random.Random
     now_s: Callable[[], float]
+    # Its head wants it to drain, and end.
+    on_drain: Callable[[], None]
     fleet: EngineFleet | None = attrs.field(default=None, init=False)
     lease: HostLease | None = attrs.field(default=None, init=False)
     # Version that this life speaks with its head.
@@ -116,6 +131,7 @@ class HostLife:
     # When each Join was sent: a lease begins with that of the one that was answered.
     _asked_s: list[float] = attrs.field(factory=list, init=False)
     _cause: str = attrs.field(default="", init=False)
+    is_over: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._epochs = EpochBlocks(lambda: self._send(EpochsWanted()))
@@ -144,9 +160,31 @@ class HostLife:
         return self._cause
 
     async def leave(self) -> None:
-        """Say that this host leaves: all its streams go on elsewhere, at once."""
+        """Drain, and say that this host leaves; what is left goes on elsewhere, at once."""
+        if self.fleet is not None and self.wire >= DRAIN_WIRE:
+            await self._drain(self.fleet)
         self._send(Leave("left"))
         await trio.sleep(FAREWELL_S)
+
+    async def _drain(self, fleet: EngineFleet) -> None:
+        drain, orders = HostDrain(self.plan.drain_grace_s, self.now_s()), self._orders
+        assert orders is not None, "a fleet has orders"
+        self._publish(fleet.directory.handle_draining(emptying=False))
+        count = requests_in(await orders.trees())
+        self._say(drain.phase.sentence(count))
+        while drain.phase is not DrainPhase.OVER and not self.is_over:
+            phase = drain.handle_look(count, self.now_s())
+            if phase is not None and count:
+                self._say(phase.sentence(count))
+            if phase is DrainPhase.MOVING:
+                self._publish(fleet.directory.handle_draining(emptying=True))
+            with waiting_for("its requests to end"):
+                await trio.sleep(LOOK_S)
+            count = requests_in(await orders.trees())
+
+    def _say(self, text: str) -> None:
+        self.on_event(HostSaid(self.plan.name, text, is_warning=False))
+        self._send(HostEvent(text))
 
     # ---- background tasks
 
@@ -348,6 +386,9 @@ class HostLife:
                 found = {"restarted": orders.restart(place)}
             case ControlQuestion(ControlCall.SIGNAL, order=SignalOrder() as order):
                 found = orders.signal(order)
+            case ControlQuestion(ControlCall.DRAIN):
+                self.on_drain()
+                found = {"draining": self._name}
             case ControlQuestion(ControlCall.TREE):
                 found = ProcessTree(
                     self._name,

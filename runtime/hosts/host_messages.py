@@ -18,6 +18,8 @@ from ..messages import EngineMembership
 
 # Version of these messages; a head takes its own, and the one before. The package's is only said.
 HOST_WIRE = 2
+# The first in which engines can be listed as draining, and a host be asked to drain.
+DRAIN_WIRE = 2
 
 
 @attrs.frozen(kw_only=True)

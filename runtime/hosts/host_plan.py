@@ -31,5 +31,7 @@ class HostPlan:
     model_hash: str
     version: str
     spare_engines: int = 0
+    # How long its engines finish what they run when the host is to end.
+    drain_grace_s: float = 5.0
     engine_module: str = ENGINE_MODULE
     patience_s: float = math.inf

@@ -7,6 +7,7 @@ memory. A life is in `host_life`.
 
 import itertools
 import random
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -50,7 +51,10 @@ class KeptEstate:
 
 @attrs.define(eq=False)
 class Host:
-    """Host of a run. `run` is cancelled to stop it; `leave` has its streams go elsewhere first."""
+    """Host of a run. `run` is cancelled to stop it; `leave` drains first.
+
+    `on_drain` is called when its head wants it to: by default as if it were signalled.
+    """
 
     plan: HostPlan
     on_event: OnEvent
@@ -58,6 +62,9 @@ class Host:
     # Draws the numbers under which it dials, and spreads delays.
     chance: random.Random = attrs.field(factory=random.Random)
     now_s: Callable[[], float] = boottime_s
+    on_drain: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM)
+    # No life begins any more.
+    is_leaving: bool = attrs.field(default=False, init=False)
     # The life that runs; None between two.
     life: HostLife | None = attrs.field(default=None, init=False)
 
@@ -76,6 +83,9 @@ class Host:
                 cause, was_in = await self._live(next(heads), estate)
                 if cause:
                     self.on_event(HostLost(self.plan.name, cause))
+                if self.is_leaving:
+                    with waiting_for("its end"):
+                        await trio.sleep_forever()
                 if was_in:
                     alone_since_s = trio.current_time()
                 elif trio.current_time() - alone_since_s >= self.plan.patience_s:
@@ -96,11 +106,12 @@ class Host:
             kernel=self.kernel,
             chance=self.chance,
             now_s=self.now_s,
+            on_drain=self.on_drain,
         )
         try:
             return await life.run(), life.lease is not None
         finally:
-            self.life = None
+            life.is_over, self.life = True, None
 
     def to_reap(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet, by number."""
@@ -108,6 +119,7 @@ class Host:
         return set() if fleet is None else fleet.processes.to_reap()
 
     async def leave(self) -> None:
-        """Have all streams go on elsewhere, before `run` is cancelled."""
+        """Have all streams end here or go on elsewhere, before `run` is cancelled."""
+        self.is_leaving = True
         if self.life is not None:
             await self.life.leave()

@@ -164,6 +164,9 @@ class HostCampaign:
                 pid = self.lab.kill_host_process(host)
                 await self._wait_ended(host, computing)
                 return f"pid {pid} is gone, and no process of its host computes"
+            case HostFaultKind.LEAVE:
+                seconds = await self.lab.leave(host)
+                return f"its process ended with 0, {seconds:.1f} s after SIGTERM"
             case HostFaultKind.STOP_HOST:
                 return await faults.stop(effect.seconds, self.lab.joined[host].pid)
             case _:

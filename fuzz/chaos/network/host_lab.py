@@ -23,6 +23,7 @@ from ...observers import wait_until
 from ...server_process import ServerProcess
 from ..clients import Lost, SseConnection, losses
 from ..fault_plan import Transport
+from ..faults import Void
 from ..history import StreamHistory
 from ..load import PROMPTS, Script, read_once
 from ..served_run import ServedRun
@@ -35,6 +36,8 @@ PORT, JOIN_PORT = 8000, 7400
 API_KEY = "the-key-of-all-clients-of-a-lab"
 # Engines of all hosts boot beside each other on two busy cores.
 READY_S = 90.0
+# A host drains, and ends its engines by the ladder.
+LEAVE_S = 60.0
 # Every place may die for ever; one thread computes, as two would wait for each other.
 _OPTIONS = ("--restart-limit", "1000000", "--threads", "1")
 
@@ -174,6 +177,19 @@ class HostLab:
         os.kill(process.pid, signal.SIGKILL)
         process.popen.wait()
         return process.pid
+
+    async def leave(self, host: int) -> float:
+        """SIGTERM for the process that joined; the seconds until it has ended, in order.
+
+        Raises `NotInTime`, `Void` if it ended otherwise.
+        """
+        popen = self.joined[host].popen
+        popen.terminate()
+        what = f"{name_of(host)} leaves"
+        seconds = await wait_until(lambda: popen.poll() is not None, what, seconds=LEAVE_S)
+        if popen.returncode:
+            raise Void(f"{name_of(host)} ended with {popen.returncode}: {self.joined[host].log()}")
+        return seconds
 
     # ---- clients
 

@@ -63,6 +63,7 @@ class HostFaultKind(enum.StrEnum):
     KILL_HOST = "kill host process", Effect(Cost.HOST)
     HOST_OFF = "host off", Effect(Cost.HOST)
     HOST_OFF_WITH_FRONTEND = "host off with frontend", Effect(Cost.HOST)
+    LEAVE = "host leaves", Effect(Cost.HOST)
     STOP_HOST = "stop host process", Effect(Cost.HOST, seconds=LONG_S)
     SHORT_CUT = "cut of 2 s", Effect(Cost.NOTHING, Ways.BOTH, SHORT_S, NOTHING_PASSES)
     CUT = "cut of 6 s", Effect(Cost.HOST, Ways.BOTH, LONG_S, NOTHING_PASSES)

@@ -26,6 +26,7 @@ def plan_with(key_file: str, **changes: Any) -> Any:
         "name": "b",
         "engines": 2,
         "spare_engines": 1,
+        "drain_grace": 5.0,
         "device": "cpu",
         "threads": 0,
     }
@@ -57,6 +58,7 @@ def test_a_host_without_a_name_has_that_of_its_machine(key: str) -> None:
         ({"join": ()}, "join is missing: HEAD:PORT"),
         ({"join": ("head:x",)}, "join head:x is wrong: the port is not a number"),
         ({"join": ("head:70000",)}, "join head:70000 is wrong"),
+        ({"drain_grace": -1.0}, "drain_grace must be at least 0, not -1.0"),
         ({"key": ""}, "key is missing: hosts join with keys"),
         ({"key": "/nowhere"}, "key /nowhere cannot be read"),
         ({"engines": 0}, "engines must be at least 1, not 0"),

@@ -3,6 +3,7 @@
 The acts are in `settings.model`, as JSON {rank: [act of each life]}; the last act goes on. The
 first life has epoch 1, the next epoch 2, … (so lives are counted for a single engine only).
 
+"busy N"         READY, and has a request until its tree was asked for so often
 "other"          READY with another numerics id, then as "ready"
 "ready"          READY, then tells what it heard when its tree is asked for
 "workers PID"    says that PID is its worker, then as "ready"
@@ -92,7 +93,7 @@ async def act_engine(stage: Stage) -> None:
         case "failing":
             await stage.wait_cue()
             assert control.send_nowait(Failing("a worker died"))
-    await serve(stage, init)
+    await serve(stage, init, busy=int(argument) if act == "busy" else 0)
 
 
 async def boot(act: str, argument: str, control: ControlChannel, handshake: ChildHandshake) -> None:
@@ -128,7 +129,7 @@ async def tell_worker(control: ControlChannel, pid: int) -> None:
     await control.send(WorkersChanged([pid]), [os.pidfd_open(pid)])
 
 
-async def serve(stage: Stage, init: EngineInit) -> None:
+async def serve(stage: Stage, init: EngineInit, *, busy: int = 0) -> None:
     control, settings = stage.control, init.settings
     heard: dict[str, Any] = {
         "memberships": "",
@@ -145,6 +146,7 @@ async def serve(stage: Stage, init: EngineInit) -> None:
             case Watch(number=number):
                 await control.send(Watched(f'{{"engine heard":{number}}}'))
             case TreeRequest(call_id=call_id):
+                heard["running"], busy = int(busy > 0), busy - 1
                 tree = ProcessTree(f"engine {init.rank}", stage.pid, facts=heard)
                 await control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
 

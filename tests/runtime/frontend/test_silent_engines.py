@@ -1,4 +1,4 @@
-"""Engines that answer nothing: others go on with what they have; then they are as before."""
+"""Engines that answer nothing, or drain: others go on with what they have."""
 
 import math
 import pathlib
@@ -147,11 +147,13 @@ async def test_news_of_a_silence_that_come_after_an_end_are_forgotten_with_it(
 # ---- silence of a host, by membership
 
 
-def publish(bed: Bed, *silent: int) -> None:
-    """List the engines as those of host "b", and these as silent."""
+def publish(bed: Bed, *ranks: int, **listed: Any) -> None:
+    """List the engines as those of host "b", and these so: as silent, or as they are to be."""
     snapshot = bed.directory.snapshot()
+    changes = listed or {"silent": True}
     engines = [
-        attrs.evolve(member, host="b", silent=member.rank in silent) for member in snapshot.engines
+        attrs.evolve(member, host="b", **(changes if member.rank in ranks else {}))
+        for member in snapshot.engines
     ]
     number = bed.client.engines.membership.number + 1
     bed.client.apply_membership(attrs.evolve(snapshot, number=number, engines=engines))
@@ -237,3 +239,63 @@ async def test_what_stays_at_a_silent_host_waits_for_another_engine_when_it_is_l
         entry = client.ledger.get(stream.request_id)
         assert entry is not None
         assert entry.state.status is LedgerStatus.UNPLACED
+
+
+# ---- engines that drain, by membership
+
+
+async def test_an_engine_that_drains_takes_nothing_and_then_gives_away_what_it_runs(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        wanted = (await bed.answer("hello", PARAMS)).token_ids
+        stream = await stream_of(bed, opened)
+        drained = holder(client, stream)
+        assert drained is not None
+        (other,) = [peer for peer in client.balancer.engines if peer != drained]
+        publish(bed, drained.rank, draining=True)
+        assert list(client.balancer.engines) == [other]
+        assert holder(client, stream) == drained
+        reasons = {each.rank: each.reason for each in client.engines.health()}
+        assert reasons[drained.rank] == f"engine {drained.rank} of host b is draining"
+        publish(bed, drained.rank, draining=True, emptying=True)
+        assert holder(client, stream) == other
+        while not is_quiet(bed.servers[drained.rank]):  # the abort has come
+            await trio.lowlevel.checkpoint()
+        assert (await stream.collect()).token_ids == wanted
+
+
+async def test_what_waits_at_an_engine_that_drains_is_asked_back_whoever_has_less_to_do(
+    null_folder: pathlib.Path,
+) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=WINDOW, engines=2) as bed,
+        AsyncExitStack() as opened,
+    ):
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened, engine=None)
+        drained = holder(client, stream)
+        entry = client.ledger.get(stream.request_id)
+        assert drained is not None
+        assert entry is not None
+        queued = entry.output_of(RequestEvent(RequestEventKind.QUEUED))
+        client.handle_event(Received(drained, StepOutputs(1, [queued])))
+        publish(bed, drained.rank, draining=True)
+        assert client.ledger.placed.queued() == []  # it was asked back; as it runs, it stays
+        assert len((await stream.collect()).token_ids) == 60
+        assert client.ledger.sent_again == 0
+
+
+async def test_what_nobody_else_can_take_runs_on_where_it_drains(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, window_tokens=WINDOW) as bed, AsyncExitStack() as opened:
+        client: CoreClient = bed.client
+        stream = await stream_of(bed, opened)
+        drained = holder(client, stream)
+        assert drained is not None
+        publish(bed, drained.rank, draining=True, emptying=True)
+        assert holder(client, stream) == drained
+        assert len((await stream.collect()).token_ids) == 60

@@ -1,5 +1,6 @@
 """A head and its hosts, over real sockets, with acting engines: joined, listed, ordered, lost."""
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from triolet.fuzz.observers import wait_until
 from triolet.nurseries.tasks.service import open_service
@@ -150,6 +152,50 @@ async def test_a_host_joins_is_listed_ordered_about_and_leaves() -> None:
             nursery.cancel_scope.cancel("it has left")
         with pytest.raises(ControlCallRefused, match="no engine 0 on any host"):
             await bed.hosts.answer("engine 0", question)
+
+
+async def test_a_host_that_drains_gives_away_what_it_has_and_leaves_when_it_is_empty() -> None:
+    async with open_bed() as bed:
+        host, _ = bed.host(acts="busy 4", drain_grace_s=0.1)
+        drain, asked = ControlQuestion(ControlCall.DRAIN, host="b"), trio.Event()
+        host.on_drain = asked.set
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            bed.hosts.hosts["b"].admission = attrs.evolve(bed.hosts.hosts["b"].admission, wire=1)
+            with pytest.raises(ControlCallRefused, match="drained by SIGTERM alone"):
+                await bed.hosts.answer("host b", drain)
+            bed.hosts.hosts["b"].admission = attrs.evolve(bed.hosts.hosts["b"].admission, wire=2)
+            await bed.hosts.answer("host b", drain)
+            assert asked.is_set()
+            await host.leave()
+            await bed.wait_listed()
+            nursery.cancel_scope.cancel("it has left")
+        listed = [each.engines for each in bed.diary.of(EngineMembership) if each.engines]
+        phases = [(members[0].draining, members[0].emptying) for members in listed]
+        drains = [(True, False), (True, True)]
+        assert [each for each, _ in itertools.groupby(phases)] == [(False, False), *drains]
+        said = [each.text for each in bed.diary.of(HostSaid) if "drains" in each.text]
+        assert said == [
+            "drains: its engines take nothing new, and have 1 requests",
+            "drains: 1 requests are to go on elsewhere",
+        ]
+
+
+async def test_a_host_that_loses_its_head_while_it_drains_joins_no_other() -> None:
+    async with open_bed() as bed:
+        host, diary = bed.host(acts="busy 999", drain_grace_s=60.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            nursery.start_soon(host.leave)
+            await diary.wait_for(HostSaid)
+            bed.hosts._lose(bed.hosts.hosts["b"], "told so")
+            await diary.wait_for(HostLost)
+            await wait_until(lambda: host.life is None, "its life is over", seconds=DEADLINE_S)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(diary.of(HostJoined)) == 1
+            nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_a_host_that_ends_without_a_word_is_lost_and_another_has_its_rank() -> None:
