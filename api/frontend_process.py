@@ -42,6 +42,7 @@ from ..runtime.messages import (
     FrontendReady,
     FrontendStates,
     HandOver,
+    HostReports,
     PassConnection,
     RootReply,
     ServerNews,
@@ -263,6 +264,8 @@ class FrontendProcess:
                     self.home.application.metrics.frontend_restarts = message.restarts
                     self.home.application.foreign.handle_frontends(message)
                     self.home.application.hands.handle_doubted(message.doubted)
+                case HostReports(hosts=hosts):
+                    self.home.application.metrics.hosts = hosts
                 case HandOver() if self.home.application.slots is not None:
                     start_background_task_soon(nursery, self._hand_over, name="hand-over")
                 case Drain() | HandOver():

@@ -6,7 +6,7 @@ addition on the hot path and nothing is global.
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -26,7 +26,8 @@ from ..runtime.control.calls import EngineState, Role
 from ..runtime.frontend.generation import Generator
 from ..runtime.frontend.health import FrontendStatistics
 from ..runtime.frontend.latencies import Latencies
-from ..runtime.messages import EngineHealth
+from ..runtime.messages import EngineHealth, HostReport
+from .host_metrics import host_metrics
 from .totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -191,6 +192,8 @@ class Metrics(Collector):
     with_vllm_names: bool = False
     # {rank: processes after the first}, as the root says.
     frontend_restarts: Mapping[int, int] = attrs.field(factory=dict, init=False)
+    # Hosts, as the root says.
+    hosts: Sequence[HostReport] = attrs.field(factory=list, init=False)
     _registry: CollectorRegistry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -224,6 +227,7 @@ class Metrics(Collector):
         yield from _engines(statistics.engines, hosts, model)
         yield _engine_states(engines, hosts)
         yield _restarts(engines, self.frontend_restarts)
+        yield from host_metrics(self.hosts, PREFIX)
         yield _build_info(self.generator.model_name)
         if model:
             yield _ends(total.runtime, model)

@@ -12,7 +12,7 @@ from .errors import ApiError, no_answer
 # The root gathers for two seconds at most; a second more for the way.
 ROOT_CALL_S = 3.0
 # Refusals of the root that another moment, or another pid, may change.
-CONFLICTS = ("no_process", "process_changed")
+CONFLICTS = ("no_process", "process_changed", "no_host", "host_silent")
 
 
 @attrs.define(eq=False)

@@ -4,6 +4,7 @@ Plain frozen facts with a sentence each.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
@@ -159,11 +160,12 @@ class HostLost:
 
 @attrs.frozen
 class HostSaid:
-    """Line of what happened at a host."""
+    """Line of what happened at a host, and its mark for viewers if it was of a process."""
 
     host: str
     text: str
     is_warning: bool
+    mark: dict[str, Any] | None = None
 
 
 @attrs.frozen

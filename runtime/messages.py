@@ -242,6 +242,33 @@ class FrontendStates:
     doubted: Doubted = attrs.field(factory=Doubted)
 
 
+@attrs.frozen(kw_only=True)
+class HostReport:
+    """Host of this server as its head sees it: `state` is up, silent or lost.
+
+    Figures are of its own process and its link; counts are since it joined, `times_lost` since the
+    server's start.
+    """
+
+    name: str
+    state: str
+    engines_ready: int = 0
+    rss_bytes: int = 0
+    cpu_s: float = 0.0
+    round_trip_s: float = 0.0
+    lease_left_s: float = 0.0
+    beats_lost: int = 0
+    dropped: int = 0  # events and news that did not reach the head
+    times_lost: int = 0
+
+
+@attrs.frozen
+class HostReports:
+    """All hosts, and the last that were lost; full snapshots, the latest wins."""
+
+    hosts: list[HostReport] = attrs.field(factory=list)
+
+
 @attrs.frozen
 class FormsInit:
     """INIT's payload for a form process, of the frontend of this rank."""
@@ -274,6 +301,7 @@ ROOT_TO_FRONTEND = (
     ForeignReply,
     RootReply,
     FrontendStates,
+    HostReports,
     Watch,
     ServerNews,
 )

@@ -47,7 +47,8 @@ ROOMS = {
     ],
     "api": [
         "errors", "settings", "connection_shares", "access_log", "throughput", "counters", "totals",
-        "metrics", "span_export", "schema", "http", "openai", "anthropic", "root_calls",
+        "host_metrics", "metrics", "span_export", "schema", "http", "openai", "anthropic",
+        "root_calls",
         "streams", "responses", "completions", "viewers", "commands", "application", "routes",
         "websocket", "serving", "frontend_home", "frontend_process",
     ],

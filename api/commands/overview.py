@@ -31,6 +31,8 @@ class ProcessLine:
     memory: int
     does: str
     can: tuple[str, ...]
+    # Of a host of which nothing is heard: this is how it was.
+    is_struck: bool = False
 
 
 @attrs.define(eq=False)
@@ -125,20 +127,29 @@ class Overview:
                 yield from self._below(row["place"], depth + 1)
 
     def _line(self, row: dict[str, Any], depth: int) -> ProcessLine:
+        is_struck = self._is_on_silent_host(row)
         return ProcessLine(
             row["place"],
             depth,
             row["pid"],
-            row.get("state", ""),
+            "silent" if is_struck else row.get("state", ""),
             row.get("cpu", 0.0),
             row.get("memory", 0),
             self._does(row),
             tuple(row.get("can", ())),
+            is_struck,
         )
+
+    def _is_on_silent_host(self, row: dict[str, Any] | None) -> bool:
+        while row is not None and row.get("role") != "host":
+            row = self._rows.get(row.get("parent") or "")
+        return row is not None and row.get("state") == "silent"
 
     def _does(self, row: dict[str, Any]) -> str:
         """Activity of a process, in words."""
         facts = row.get("facts", {})
+        if row.get("role") == "host" and row.get("state") == "silent":
+            return f"silent for {max(0, self._now - row['since']) / 1000:.1f} s"
         if row.get("reason"):
             return str(row["reason"])
         if "kv_blocks" in facts:

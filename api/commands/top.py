@@ -37,7 +37,9 @@ HELP = "↑ ↓ choose   o order   k kill   s stop   c continue   q quit"
 SIGNALS = {"k": Signal.KILL, "s": Signal.STOP, "c": Signal.CONTINUE}
 # Arrows as terminals send them behind an escape.
 ARROWS = {"[A": -1, "[B": 1, "OA": -1, "OB": 1}
-STYLES = {"ready": "green", "stopped": "yellow", "silent": "yellow", "failed": "red"}
+STYLES = {"stopped": "yellow", "silent": "yellow", "failed": "red"} | dict.fromkeys(
+    ("ready", "up"), "green"
+)
 
 
 @attrs.define(eq=False)
@@ -93,8 +95,9 @@ class Screen:
             justify: Literal["left", "right"] = "right" if name in NUMBERS else "left"
             table.add_column(name, justify=justify, no_wrap=True, ratio=name == "does" or None)
         for line in overview.lines():
-            style = "reverse" if line.place == self.place else ""
-            table.add_row(*_cells(line), style=style)
+            is_chosen = line.place == self.place
+            style = ("reverse " if is_chosen else "") + ("strike" if line.is_struck else "")
+            table.add_row(*_cells(line), style=style.strip())
         marks = [
             Text(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}", style="dim")
             for at, text in list(overview.marks)[-MARKS_SHOWN:]

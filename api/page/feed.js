@@ -130,6 +130,10 @@ export class Feed {
   /** Whether a response runs where this death was; if that is not known, it may. */
   concerns(mark, responseId) {
     const stream = this.streams.get(responseId);
+    if (mark.place.startsWith("host ")) {
+      const engine = stream && this.processes.get(`engine ${stream.engine}`);
+      return engine?.parent === mark.place;
+    }
     const [role, rank] = mark.place.split(" ");
     if (role === "frontend") return stream === undefined || stream.place === mark.place;
     if (role !== "engine") return false;

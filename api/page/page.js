@@ -52,9 +52,11 @@ const feed = new Feed(keys, {
 
 // ---- what the feed brings
 
+const DISTURBING = ["died", "hung", "silent", "lost"];
+
 function handleMark(mark) {
   tree.handleMark(mark);
-  if (mark.kind !== "died" && mark.kind !== "hung") return;
+  if (!DISTURBING.includes(mark.kind)) return;
   const words = wordsOf(mark);
   chat.disturb((answer) => feed.concerns(mark, answer.id), words, mark.t - feed.offset);
   announce(words);

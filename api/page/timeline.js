@@ -246,7 +246,7 @@ export class Timeline {
     const { context } = this;
     context.font = this.font(11);
     const shown = this.marks
-      .filter((mark) => ["died", "hung", "failed"].includes(mark.kind))
+      .filter((mark) => ["died", "hung", "failed", "silent", "lost"].includes(mark.kind))
       .map((mark) => ({ at: Math.round(x(mark.t)) + 0.5, words: wordsOf(mark) }))
       .filter(({ at }) => at >= left)
       .map((mark) => ({ ...mark, wide: context.measureText(mark.words).width }));

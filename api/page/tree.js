@@ -10,7 +10,8 @@ const EARLIER_PIDS = 4;
 const SIGNALS = { kill: "Kill", stop: "Stop", continue: "Continue" };
 const ANIMATION_MS = 1400;
 // Facts with a place of their own in the row.
-const SHOWN = new Set(["running", "waiting", "kv_blocks", "kv_blocks_free", "state", "requests", "connections"]);
+const SHOWN = new Set(["running", "waiting", "kv_blocks", "kv_blocks_free", "state", "requests", "connections",
+  "ranks", "round trip", "lease left"]);
 
 // What a name means, for who points at it.
 const ROLES = {
@@ -20,6 +21,7 @@ const ROLES = {
   worker: "computes the model",
   spare: "warm: waits to take the place of a process that dies",
   fork: "makes spares: copies of itself, which have imported everything",
+  host: "another machine: owns its engines, and ends them when it has not heard this server for too long",
   forms: "checks JSON schemas and grammars of clients, apart from all others",
 };
 
@@ -149,9 +151,13 @@ function endOf(end, now) {
 function whatOf(row, now) {
   const facts = row.facts ?? {};
   const parts = [];
-  if (row.state !== "ready") {
+  if (row.state !== "ready" && row.state !== "up") {
     const time = `${row.state} for ${duration(Math.max(0, now - row.since))}`;
     parts.push(row.reason ? `${time}: ${row.reason}` : time);
+  }
+  if (row.role === "host") {
+    const { ranks, "round trip": trip, "lease left": left } = facts;
+    parts.push(`engines ${ranks}`, `round trip ${trip}`, `lease ${left} left`);
   }
   if (facts.running !== undefined) parts.push(`${facts.running} running`, `${facts.waiting ?? 0} waiting`);
   if (facts.requests !== undefined) parts.push(plural(Number(facts.requests), "request"));
@@ -234,7 +240,7 @@ export class Tree {
 
   /** A death of the feed is seen at once, also before the row has another pid. */
   handleMark(mark) {
-    if (mark.kind === "died") this.views.get(mark.place)?.animate("died");
+    if (mark.kind === "died" || mark.kind === "lost") this.views.get(mark.place)?.animate("died");
     this.hasBegun = true; // from here on what is new was born, not found
   }
 

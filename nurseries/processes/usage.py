@@ -40,6 +40,11 @@ def read_proc(path: str) -> bytes:
         os.close(fd)
 
 
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    return int(read_proc("/proc/self/statm").split()[1]) * _PAGE_BYTES
+
+
 @attrs.frozen
 class ProcessUsage:
     """`cpu`: cores in use since the look before. `memory`: resident bytes."""

@@ -3,17 +3,18 @@
 What is below a root does not know how other machines are reached; `hosts` does.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Protocol
 
 import attrs
 import trio
 
 from ...engine.control_messages import FrontendMembership
+from ...nurseries.processes.watched import Row
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..control.calls import ControlQuestion, PlaceState
 from ..events import OnEvent
-from ..messages import EngineMembership
+from ..messages import EngineMembership, HostReports
 from .engine_fleet import EngineFleet
 from .membership import FrontendDirectory
 
@@ -45,6 +46,12 @@ class PlacesElsewhere(Protocol):
     def places(self) -> list[PlaceState]:
         """Places of engines as they are now."""
 
+    def watch(self, number: int) -> None:
+        """Have all hosts say everything for viewers, then what changes; 0: say no more."""
+
+    def rows(self) -> Iterable[Row]:
+        """Rows of the hosts for viewers, as seen from here."""
+
 
 @attrs.frozen
 class HeadParts:
@@ -54,6 +61,10 @@ class HeadParts:
     frontends: FrontendDirectory
     on_membership: Callable[[EngineMembership], None]
     on_event: OnEvent
+    # Gets what hosts say for viewers.
+    on_said: Callable[[str], None] = lambda text: None
+    # Gets what frontends show of hosts.
+    on_reports: Callable[[HostReports], None] = lambda reports: None
 
 
 MakeElsewhere = Callable[[HeadParts], PlacesElsewhere]

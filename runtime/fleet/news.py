@@ -25,6 +25,8 @@ class NewsQueue:
     characters_max: int = WAITING_CHARACTERS_MAX
     # Whether it was begun by a snapshot, so that changes are of use.
     is_begun: bool = attrs.field(default=False, init=False)
+    # Texts that were lost, as they were taken too slowly.
+    dropped: int = attrs.field(default=0, init=False)
     _texts: list[str] = attrs.field(factory=list, init=False)
     _characters: int = attrs.field(default=0, init=False)
     _is_whole: bool = attrs.field(default=False, init=False)
@@ -41,6 +43,7 @@ class NewsQueue:
         self._characters += len(text)
         self._put.ring()
         if self._characters > self.characters_max:
+            self.dropped += len(self._texts)
             self._clear()
             self.is_begun = False
 

@@ -49,7 +49,7 @@ from .form_fleet import FORM_MODULE, FormFleet, FormLinks, link_frontend
 from .frontend_fleet import FrontendEstates, FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
-from .server_rows import ServerRows
+from .server_rows import ServerRows, root_row
 from .server_watch import FrontendViews, ServerWatch
 
 # By name, not by import: this floor does not know what a frontend speaks.
@@ -159,19 +159,39 @@ class Root:
                 self.forms.processes: self.forms.restart,
             }
         )
-        self.watch = ServerWatch(
-            {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
-            ServerRows(self.orders.fleets, self.frontends.connections.balancer.open_streams),
-        )
+        self.watch = self._make_watch()
         self._views = FrontendViews(self.watch, self.frontends.processes)
         if self.make_elsewhere is not None:
             publish = self.frontends.processes.publish
-            head = HeadParts(self.engines, directory, publish, self._handle_event)
+            head = HeadParts(
+                engines=self.engines,
+                frontends=directory,
+                on_membership=publish,
+                on_event=self._handle_event,
+                on_said=self.watch.handle_said,
+                on_reports=publish,
+            )
             self.elsewhere = self.make_elsewhere(head)
+
+    def _make_watch(self) -> ServerWatch:
+        plan = self.plan
+        return ServerWatch(
+            {"run": self.run_id, "model": plan.settings.model_name, "version": plan.version},
+            ServerRows(
+                self.orders.fleets,
+                lambda: root_row(self.frontends.connections.balancer.open_streams()),
+                elsewhere=lambda: () if self.elsewhere is None else self.elsewhere.rows(),
+            ),
+            on_order=self._watch_elsewhere,
+        )
 
     def _excuse_elsewhere(self, epochs: Set[int]) -> None:
         if self.elsewhere is not None:
             self.elsewhere.excuse(epochs)
+
+    def _watch_elsewhere(self, number: int) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.watch(number)
 
     def _publish_frontends(self, membership: FrontendMembership) -> None:
         self.engines.processes.publish(membership)

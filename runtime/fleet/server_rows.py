@@ -1,7 +1,7 @@
-"""Rows of a server's processes, for its viewers: what only the root knows of each."""
+"""Rows of the processes under one root, or host, for viewers: what only that knows of each."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
@@ -13,12 +13,31 @@ from ..events import ChildGone, RunEvent
 from .process_supervisor import ProcessSupervisor
 
 
+def root_row(open_streams: int) -> Row:
+    """What a root says of itself, beside its tasks."""
+    return {
+        "parent": None,
+        "role": "root",
+        "epoch": 0,
+        "state": "ready",
+        "reason": "",
+        "restarts": 0,
+        "facts": {"open streams": open_streams},
+        "can": [],
+    }
+
+
 @attrs.define(eq=False)
 class ServerRows:
-    """Rows of the root and of every place; `open_streams` are the root's count."""
+    """Rows of this process, of which `own` is said beside its tasks, and of its places.
+
+    `elsewhere` are rows of other machines, whose CPU and memory are not counted here.
+    """
 
     fleets: tuple[ProcessSupervisor, ...]
-    open_streams: Callable[[], int]
+    own: Callable[[], Row]
+    name: str = "root"
+    elsewhere: Callable[[], Iterable[Row]] = tuple
     _last_causes: dict[str, str] = attrs.field(factory=dict, init=False)
     # {place: its state, and since when}
     _states: dict[str, tuple[str, int]] = attrs.field(factory=dict, init=False)
@@ -36,27 +55,18 @@ class ServerRows:
 
     def look(self, now: float) -> Iterator[Row]:
         """Look at all rows as they are now, with CPU and memory."""
-        return map(self._with_since, self._meter.add_usage(self._rows(), now))
+        here = self._meter.add_usage(self._rows(), now)
+        return map(self._with_since, [*here, *self.elsewhere()])
 
     def _rows(self) -> Iterator[Row]:
         assert self._tasks is not None, "it runs"
-        yield {
-            "place": "root",
-            "parent": None,
-            "role": "root",
-            "pid": os.getpid(),
-            "epoch": 0,
-            "state": "ready",
-            "reason": "",
-            "restarts": 0,
-            "facts": {"open streams": self.open_streams()},
-            "tasks": self._tasks.look(),
-            "can": [],
-        }
+        own = {"place": self.name, "pid": os.getpid(), "tasks": self._tasks.look()}
+        yield own | self.own()
+        is_root = self.name == "root"
         for fleet in self.fleets:
             for rank in sorted(fleet.places):
                 yield self._row(fleet, rank)
-            yield from spare_rows(fleet.spares.trees())
+            yield from spare_rows(fleet.spares.trees(), "" if is_root else self.name)
 
     def _row(self, fleet: ProcessSupervisor, rank: int) -> Row:
         place, child, is_booting = f"{fleet.role} {rank}", fleet.present().get(rank), False
@@ -69,7 +79,7 @@ class ServerRows:
             state = (EngineState.RESTARTING if restarts else EngineState.STARTING).value
         row = {
             "place": place,
-            "parent": "root",
+            "parent": self.name,
             "role": fleet.role,
             "pid": 0,
             "epoch": 0,
@@ -83,7 +93,9 @@ class ServerRows:
         return row | ({"facts": {}, "tasks": []} if is_booting or child is None else {})
 
     def _with_since(self, row: Row) -> Row:
-        place, state = row["place"], row["state"]
+        place, state = row["place"], row.get("state")
+        if state is None or "since" in row:  # another one says it
+            return row
         if self._states.get(place, ("", 0))[0] != state:
             self._states[place] = state, now_ms()
         return row | {"since": self._states[place][1]}

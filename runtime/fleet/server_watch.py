@@ -1,4 +1,4 @@
-"""Live view of a whole server: what its processes say while it is watched, as one stream.
+"""Live view of a server, or of a host: what its processes say while it is watched, as one stream.
 
 Each process says what changed in it, twice a second; the root adds what only it knows (who is
 there, since when, their CPU and memory, deaths) and passes all of it on as it came, unread. While
@@ -7,7 +7,7 @@ no one watches nothing is said, and the root only remembers the latest deaths an
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,6 +31,11 @@ from ..events import (
     ChildReady,
     ChildStarting,
     ChildStopped,
+    HostHeard,
+    HostJoined,
+    HostLost,
+    HostSaid,
+    HostSilent,
     RunEvent,
 )
 from ..launch.child import Child
@@ -61,17 +66,36 @@ def mark_of(event: RunEvent) -> dict[str, Any] | None:
             kind, text = "ended", ""
         case ChildFailed():
             return {"place": event.child, "epoch": 0, "kind": "failed", "text": event.cause}
+        case HostSaid():
+            return event.mark
+        case _:
+            return _mark_of_host(event)
+    return {"place": event.child, "epoch": event.epoch, "kind": kind, "text": text}
+
+
+def _mark_of_host(event: RunEvent) -> dict[str, Any] | None:
+    match event:
+        case HostJoined(ranks=ranks):
+            kind, text = "joined", f"with {', '.join(f'engine {rank}' for rank in ranks)}"
+        case HostSilent():
+            kind, text = "silent", ""
+        case HostHeard():
+            kind, text = "heard", "again"
+        case HostLost(cause=cause):
+            kind, text = ("left", "") if cause == "left" else ("lost", cause.removeprefix("lost: "))
         case _:
             return None
-    return {"place": event.child, "epoch": event.epoch, "kind": kind, "text": text}
+    return {"place": f"host {event.host}", "epoch": 0, "kind": kind, "text": text}
 
 
 @attrs.define(eq=False)
 class ServerWatch:
-    """Watch of a root. `facts` is what the server says of itself."""
+    """Watch of a root, or host. `facts` is what the server says of itself."""
 
     facts: dict[str, str]
     rows: ServerRows
+    # Passes orders on to other machines: to say everything, under another number, or nothing (0).
+    on_order: Callable[[int], None] = lambda number: None
     _views: set[NewsQueue] = attrs.field(factory=set, init=False)
     # Number of the latest `Watch`; grows whenever everything is to be said again.
     _number: int = attrs.field(default=0, init=False)
@@ -132,6 +156,7 @@ class ServerWatch:
     def _order(self, number: int) -> None:
         for fleet in self.rows.fleets:
             fleet.publish(Watch(number))
+        self.on_order(number)
 
     def _order_one(self, place: str) -> None:
         for fleet in self.rows.fleets:

@@ -7,7 +7,8 @@ died of is judged here, with all others'.
 """
 
 import itertools
-from collections.abc import Callable, Set
+import math
+from collections.abc import Callable, Iterable, Set
 from typing import Protocol
 
 import attrs
@@ -15,6 +16,7 @@ import msgspec
 import trio
 
 from ...engine.control_messages import FrontendMembership
+from ...nurseries.processes.watched import Row, Watch, now_ms
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import open_service, single_errors_unwrapped, start_service
@@ -31,24 +33,28 @@ from ...transports.links.channel import (
 from ...transports.links.curve import make_link_keys
 from ...transports.links.link_keys import LinkKeys
 from ...transports.links.zmq_channel import HubChannel, open_hub
-from ..control.calls import ControlCall, ControlQuestion, Place, PlaceState, Role
+from ..control.calls import ControlCall, ControlQuestion, EngineState, Place, PlaceState, Role
 from ..errors import ControlCallRefused
 from ..events import HostHeard, HostJoined, HostLost, HostSaid, HostSilent, OnEvent
 from ..fleet.elsewhere import HeadParts
 from ..fleet.engine_fleet import EngineFleet
 from ..fleet.membership import FrontendDirectory
-from ..messages import EngineMembership
+from ..messages import EngineMembership, HostReports
+from .host_board import HostBoard
 from .host_directory import HostAdmission, HostDirectory, HostFault
 from .host_keys import ClusterKeys
 from .host_messages import (
     DRAIN_WIRE,
     HEAD_TO_HOST,
     HOST_TO_HEAD,
+    VIEW_WIRE,
     EpochsWanted,
     Excused,
     HostBeat,
     HostDeath,
     HostEvent,
+    HostFigures,
+    HostNews,
     HostOrder,
     HostPassed,
     HostSnapshot,
@@ -57,13 +63,17 @@ from .host_messages import (
     LeaseSettings,
     Leave,
     MoreEpochs,
+    NewsTaken,
     OrderReply,
     Welcome,
 )
 from .lease import HostState, HostWatch
 
-# An order that is not answered by then: the host is slow, or away.
-ORDER_TIMEOUT_S = 3.0
+# An order that is not answered by then: the host is slow, or away. A frontend waits for a second
+# more, for the way from here.
+ORDER_TIMEOUT_S = 2.0
+# Between two reports to frontends, each of which wakes up for one; a changed state goes at once.
+REPORTS_S = 2.0
 
 
 @attrs.define(eq=False)
@@ -116,6 +126,14 @@ class HostFleet:
     now_s: Callable[[], float]
     lease: LeaseSettings = attrs.field(factory=LeaseSettings)
     launcher: HostLauncher | None = attrs.field(default=None, init=False)
+    # Gets what hosts say for viewers, and what frontends show of hosts.
+    on_said: Callable[[str], None] = lambda text: None
+    on_reports: Callable[[HostReports], None] = lambda reports: None
+    board: HostBoard = attrs.field(init=False)
+    # Number of the latest `Watch` to hosts; 0: there is no viewer.
+    _watch_number: int = attrs.field(default=0, init=False)
+    # There is something else to report.
+    _changed: Doorbell = attrs.field(factory=Doorbell, init=False)
     hosts: dict[str, JoinedHost] = attrs.field(factory=dict, init=False)
     _by_peer: dict[Peer, JoinedHost] = attrs.field(factory=dict, init=False)
     _channel: HubChannel = attrs.field(init=False)
@@ -125,6 +143,9 @@ class HostFleet:
     _call_ids: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
     # {call id: where its answer goes}, bounded by the orders of people.
     _calls: dict[int, trio.MemorySendChannel[OrderReply]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.board = HostBoard(self.directory)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `hosts`; started when hosts can join. Never returns unless cancelled.
@@ -149,6 +170,7 @@ class HostFleet:
                     open_service(channel.run_deadlines, name="link-deadlines"),
                     open_service(channel.run_output, name="output-socket-thread"),
                     open_service(channel.run_input, name="input-socket-thread"),
+                    open_service(self._run_reports, name="reports"),
                     trio.open_nursery() as self._nursery,
                 ):
                     if self.launcher is not None:
@@ -237,6 +259,7 @@ class HostFleet:
         if host is None:
             host = JoinedHost(admission, peer, HostWatch(self.lease, now), make_link_keys())
             self.hosts[join.name] = self._by_peer[peer] = host
+            self.board.handle_joined(join.name, admission.ranks, host.watch)
             self.directory.handle_key(admission.host, host.link_keys.public)
             self.on_event(HostJoined(join.name, list(admission.ranks), admission.differs))
             self._list(host)
@@ -258,6 +281,7 @@ class HostFleet:
             ),
         )
         self._send(host, self.frontends.snapshot())
+        self._send_watch(host)
 
     def _handle_message(self, host: JoinedHost, message: object) -> None:
         """Raises `HostFault`."""
@@ -275,20 +299,26 @@ class HostFleet:
             case OrderReply(call_id=call_id):
                 if (waiting := self._calls.get(call_id)) is not None:
                     waiting.send_nowait(message)
-            case HostEvent(text=text, is_warning=is_warning):
-                self.on_event(HostSaid(host.name, text, is_warning))
+            case HostEvent():
+                self.on_event(_said(host, message))
+            case HostFigures():
+                self.board.handle_figures(host.name, message)
+            case HostNews(texts=texts):
+                for text in self.board.handle_news(host.name, texts, now_ms()):
+                    self.on_said(text)
+                self._send(host, NewsTaken())
             case EpochsWanted():
                 if (block := self.directory.handle_epochs_wanted(who)) is not None:
                     self._send(host, MoreEpochs(block.start, len(block)))
             case Leave(reason=reason):
-                self._lose(host, reason)
+                self._lose(host, reason, has_left=True)
 
     # ---- supervision
 
     async def _watch(self, host: JoinedHost) -> None:
         """Background task of a host: beats to it, and a look at those from it, until its end."""
         while not host.is_over:
-            self._send(host, host.watch.next_beat())
+            self._send(host, host.watch.next_beat(self.now_s()))
             now = self.now_s()
             self._note(host, host.watch.handle_timeout(now))
             wait_s = min(self.lease.beat_s, host.watch.next_deadline() - now)
@@ -308,7 +338,7 @@ class HostFleet:
         host.bell.ring()  # one that is heard again waits for an echo
         self._list(host)
 
-    def _lose(self, host: JoinedHost, cause: str) -> None:
+    def _lose(self, host: JoinedHost, cause: str, *, has_left: bool = False) -> None:
         """Unlist it, fence it, and end its task. Its own end is its lease's."""
         host.is_over = True
         host.bell.ring()
@@ -317,10 +347,12 @@ class HostFleet:
             del self.hosts[host.name]
         self._by_peer.pop(host.peer, None)
         self._channel.forget(host.peer)
+        self.on_said(self.board.handle_over(host.name, now_ms(), is_lost=not has_left))
         self.on_event(HostLost(host.name, cause))
         self._list(host)
 
     def _list(self, host: JoinedHost) -> None:
+        self._changed.ring()
         """List what it has now, or nothing, among the head's engines."""
         name, directory = host.name, self.engines.directory
         members = self.directory.members(name)
@@ -333,6 +365,35 @@ class HostFleet:
                 self.engines.compare(member.rank, member.epoch, ready)
         directory.handle_link_keys(self.directory.link_keys())
         self.on_membership(directory.handle_host(name, members, self.directory.removed(name)))
+
+    # ---- what is seen of hosts
+
+    def watch(self, number: int) -> None:
+        """Have all hosts say everything for viewers, then what changes; 0: say no more."""
+        self._watch_number = number
+        self.board.handle_watch()
+        for host in self.hosts.values():
+            self._send_watch(host)
+
+    def _send_watch(self, host: JoinedHost) -> None:
+        if host.admission.wire >= VIEW_WIRE:
+            self._send(host, Watch(self._watch_number))
+
+    def rows(self) -> Iterable[Row]:
+        """Rows of the hosts for viewers, as seen from here."""
+        return self.board.rows(self.now_s(), now_ms())
+
+    async def _run_reports(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `reports`: to frontends, while there are hosts."""
+        task_status.started()
+        while True:
+            wait_s = REPORTS_S if self.hosts else math.inf
+            with trio.move_on_after(wait_s), waiting_for("something to report"):
+                await self._changed.wait()
+            self._changed.clear()
+            self.on_reports(HostReports(self.board.reports(self.now_s())))
 
     # ---- orders of people
 
@@ -381,6 +442,8 @@ class HostFleet:
 
         async def ask(host: JoinedHost) -> None:
             try:
+                if host.watch.silent_since is not None:
+                    raise ControlCallRefused(f"host {host.name} is silent", "host_silent")
                 text = await self._ask(host, ControlQuestion(ControlCall.TREE))
                 trees[host.name] = msgspec.json.decode(text, type=ProcessTree)
             except ControlCallRefused:
@@ -400,7 +463,7 @@ class HostFleet:
         return [
             PlaceState(
                 Place(Role.ENGINE, member.rank),
-                member.state,
+                EngineState.SILENT if member.silent else member.state,
                 member.epoch,
                 f"on host {name}" + ", which drains" * member.draining,
             )
@@ -418,6 +481,11 @@ class HostFleet:
             self._channel.send(peer, message)
         except PeerNotConnected:
             pass  # its next `Join` is answered with all of it
+
+
+def _said(host: JoinedHost, event: HostEvent) -> HostSaid:
+    mark = {"place": event.place, "epoch": event.epoch, "kind": event.kind, "text": event.cause}
+    return HostSaid(host.name, event.text, event.is_warning, mark if event.place else None)
 
 
 MakeLauncher = Callable[[HeadParts, HostFleet], HostLauncher]

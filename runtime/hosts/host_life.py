@@ -5,11 +5,12 @@ which the head answers as the first time; then both say all again. Where the fle
 refused requests and its epochs would be the root's own business, they are the head's here.
 """
 
+import itertools
 import os
 import random
+import signal
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 import attrs
 import msgspec
@@ -18,6 +19,7 @@ import trio
 from ...engine.control_messages import FrontendMembership
 from ...engine.messages import ENGINE_WIRE
 from ...nurseries.processes.kernel import Kernel
+from ...nurseries.processes.watched import Watch
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.parking import Doorbell
 from ...nurseries.tasks.service import (
@@ -40,17 +42,7 @@ from ..config import RuntimeSettings
 from ..continuity.estate import Estate
 from ..control.calls import ControlCall, ControlQuestion, SignalOrder
 from ..errors import ControlCallRefused, JoinRefusedByHead
-from ..event_lines import sentence
-from ..events import (
-    ChildFailed,
-    ChildGone,
-    ChildHung,
-    ChildReady,
-    HostJoined,
-    HostSaid,
-    OnEvent,
-    RunEvent,
-)
+from ..events import HostJoined, HostSaid, OnEvent, RunEvent
 from ..fleet.engine_fleet import EngineFleet
 from ..fleet.fleet_orders import FleetOrders
 from ..fleet.fleet_parts import FleetParts
@@ -64,6 +56,7 @@ from .host_messages import (
     HEAD_TO_HOST,
     HOST_TO_HEAD,
     HOST_WIRE,
+    VIEW_WIRE,
     EpochsWanted,
     Excused,
     HeadBeat,
@@ -76,10 +69,12 @@ from .host_messages import (
     JoinRefused,
     Leave,
     MoreEpochs,
+    NewsTaken,
     OrderReply,
     Welcome,
 )
 from .host_plan import HostPlan
+from .host_view import HostView
 from .lease import HostLease
 
 HEAD = Peer("head", 0, 1)
@@ -89,6 +84,8 @@ DIAL_S = 5.0
 EVIDENCE_MAX = 64
 # Orders that are carried out at the same time.
 ORDERS_MAX = 8
+# Beats between two sayings of figures.
+FIGURES_BEATS = 20
 # Time for the last words to be written; the sockets' linger is shorter.
 FAREWELL_S = 0.2
 # How often engines that drain are asked for what they have.
@@ -116,6 +113,7 @@ class HostLife:
     lease: HostLease | None = attrs.field(default=None, init=False)
     # Version that this life speaks with its head.
     wire: int = attrs.field(default=HOST_WIRE, init=False)
+    view: HostView | None = attrs.field(default=None, init=False)
     _orders: FleetOrders | None = attrs.field(default=None, init=False)
     frontends: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     _epochs: EpochBlocks = attrs.field(init=False)
@@ -211,8 +209,12 @@ class HostLife:
             self._end(f"{self.head} did not let it in within {dial_s:g} s")
             return
         beat_s, lease = self.lease.settings.beat_s, self.lease
-        while not lease.is_over(now := self.now_s()):
+        for number in itertools.count():
+            if lease.is_over(now := self.now_s()):
+                break
             self._send(lease.handle_sent(now))
+            if number % FIGURES_BEATS == 0:
+                self._tell_figures()
             wait_s = max(0.0, min(beat_s, lease.ends_s - now))
             with trio.move_on_after(wait_s), waiting_for("the next beat"):
                 await self._bell.wait()
@@ -226,7 +228,11 @@ class HostLife:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Background task `engines`: the fleet, with spares."""
-        async with open_service(fleet.processes.run, name="fleet"):
+        assert self.view is not None, "it is made with the fleet"
+        async with (
+            open_service(fleet.processes.run, name="fleet"),
+            open_service(self.view.run, name="view"),
+        ):
             task_status.started()
             fleet.processes.start_spares()
             with waiting_for("the end of the lease"):
@@ -258,6 +264,12 @@ class HostLife:
             case Received(message=Excused(epochs=epochs)):
                 if self.fleet is not None:
                     self.fleet.processes.excuse(set(epochs))
+            case Received(message=Watch() as watch):
+                if self.view is not None:
+                    self.view.handle_order(watch)
+            case Received(message=NewsTaken()):
+                if self.view is not None:
+                    self.view.handle_taken()
             case Received(message=MoreEpochs() as more):
                 self._epochs.add(range(more.first_epoch, more.first_epoch + more.epochs))
 
@@ -292,13 +304,17 @@ class HostLife:
             self.lease = HostLease(welcome.lease, self._asked_s[welcome.attempt - 1])
             self._epochs.add(range(welcome.first_epoch, welcome.first_epoch + welcome.epochs))
             self.fleet = fleet = self._make_fleet(welcome)
-            itself = SignalTarget(os.getpid(), partial(os.kill, os.getpid()))
+            self.view = HostView(self._name, fleet.processes, self._send)
+            itself = SignalTarget(os.getpid(), self._signal_soon)
             self._orders = FleetOrders({fleet.processes: fleet.restart}, {self._name: itself})
             ranks = sorted(self.fleet.processes.places)
             self.on_event(HostJoined(self.plan.name, ranks, f"under {self.head}"))
             start_service_soon(self._nursery, self._run_engines, self.fleet, name="engines")
             self._welcomed.set()
         self._tell_evidence()
+        if self.view is not None:
+            self.view.tell_events()
+        self._tell_figures()
         self._publish(self.fleet.directory.snapshot())
 
     def _make_fleet(self, welcome: Welcome) -> EngineFleet:
@@ -329,6 +345,7 @@ class HostLife:
             parts=parts,
             frontends=self.frontends,
             on_membership=self._publish,
+            on_watched=self._handle_watched,
             module=plan.engine_module,
             first_rank=welcome.first_rank,
             estate=self.keep(welcome.first_rank),
@@ -357,9 +374,16 @@ class HostLife:
 
     def _handle_event(self, event: RunEvent) -> None:
         self.on_event(event)
-        if isinstance(event, ChildReady | ChildGone | ChildHung | ChildFailed):
-            is_warning = not isinstance(event, ChildReady)
-            self._send(HostEvent(sentence(event), is_warning))
+        if self.view is not None:
+            self.view.handle_event(event)
+
+    def _handle_watched(self, text: str) -> None:
+        if self.view is not None:
+            self.view.watch.handle_said(text)
+
+    def _tell_figures(self) -> None:
+        if self.view is not None and self.lease is not None and self.wire >= VIEW_WIRE:
+            self._send(self.view.figures(self.lease.take_round_trip()))
 
     def _send(self, message: object) -> bool:
         """Whether the link is up; what is lost is said again in its next generation."""
@@ -370,6 +394,15 @@ class HostLife:
         return True
 
     # ---- orders
+
+    def _signal_soon(self, number: signal.Signals) -> None:
+        """Signal this process once the answer is on its way."""
+
+        async def send() -> None:
+            await trio.sleep(FAREWELL_S)
+            os.kill(os.getpid(), number)
+
+        start_background_task_soon(self._nursery, send, name="farewell")
 
     async def _carry_out(self, order: HostOrder) -> None:
         try:

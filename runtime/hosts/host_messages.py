@@ -12,6 +12,7 @@ one before, asks again in that.
 import attrs
 
 from ...engine.control_messages import FrontendMembership
+from ...nurseries.processes.watched import Watch
 from ...transports.links.link_keys import LinkKeys
 from ..control.calls import ControlQuestion
 from ..messages import EngineMembership
@@ -20,6 +21,8 @@ from ..messages import EngineMembership
 HOST_WIRE = 2
 # The first in which engines can be listed as draining, and a host be asked to drain.
 DRAIN_WIRE = 2
+# The first that has what viewers see: `Watch`, `NewsTaken`, `HostNews`, `HostFigures`.
+VIEW_WIRE = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -105,15 +108,40 @@ class OrderReply:
 
 @attrs.frozen
 class HostEvent:
-    """Line for people about what happened at the host."""
+    """Line for people about what happened at the host; for viewers a mark of `place`, if it has."""
 
     text: str
     is_warning: bool = False
+    place: str = ""
+    epoch: int = 0
+    kind: str = ""
+    cause: str = ""
 
 
 @attrs.frozen
 class EpochsWanted:
     """The block of epochs is nearly used up; another one, please."""
+
+
+@attrs.frozen(kw_only=True)
+class HostFigures:
+    """Figures of the host's own process and of its link, now and then; counts only grow.
+
+    `dropped` counts events and news that the head did not get.
+    """
+
+    process_id: int
+    rss_bytes: int
+    cpu_s: float
+    round_trip_s: float = 0.0
+    dropped: int = 0
+
+
+@attrs.frozen
+class HostNews:
+    """Changes at the host for viewers, as `Watched`; answered by a `NewsTaken` before the next."""
+
+    texts: list[str]
 
 
 @attrs.frozen
@@ -152,10 +180,14 @@ class JoinRefused:
 
 @attrs.frozen
 class HeadBeat:
-    """The head lives; `echoed` is the newest `HostBeat.number` that it got and may confirm."""
+    """The head lives; `echoed` is the newest `HostBeat.number` that it got and may confirm.
+
+    That came `held_s` before this was sent, which is no time of the way.
+    """
 
     number: int
     echoed: int
+    held_s: float = 0.0
 
 
 @attrs.frozen
@@ -181,6 +213,11 @@ class MoreEpochs:
     epochs: int
 
 
+@attrs.frozen
+class NewsTaken:
+    """The head has taken a `HostNews`; another may come."""
+
+
 HOST_TO_HEAD = (
     Join,
     HostBeat,
@@ -191,6 +228,8 @@ HOST_TO_HEAD = (
     HostEvent,
     EpochsWanted,
     Leave,
+    HostFigures,
+    HostNews,
 )
 HEAD_TO_HOST = (
     Welcome,
@@ -200,4 +239,6 @@ HEAD_TO_HOST = (
     HostOrder,
     Excused,
     MoreEpochs,
+    Watch,
+    NewsTaken,
 )

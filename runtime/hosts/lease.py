@@ -77,6 +77,9 @@ class HostLease:
     _is_over: bool = attrs.field(default=False, init=False)
     # When the head was heard last.
     _heard_s: float = attrs.field(init=False)
+    # The quickest way there and back since it was taken; 0 before the first.
+    _round_trip_s: float = attrs.field(default=0.0, init=False)
+    _is_round_trip_taken: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.ends_s = self._begun + self.settings.lease_s
@@ -106,10 +109,22 @@ class HostLease:
             return was_quiet
         self._echoed = beat.echoed
         sent_s = self._sent.get(beat.echoed, -math.inf)
+        self._note_round_trip(now - sent_s - beat.held_s)
         self.ends_s = max(self.ends_s, sent_s + self.settings.lease_s)
         for number in [number for number in self._sent if number <= beat.echoed]:
             del self._sent[number]
         return was_quiet
+
+    def _note_round_trip(self, round_trip_s: float) -> None:
+        if math.isfinite(round_trip_s):
+            least_s = math.inf if self._is_round_trip_taken else self._round_trip_s
+            self._round_trip_s = max(0.0, min(round_trip_s, least_s))
+            self._is_round_trip_taken = False
+
+    def take_round_trip(self) -> float:
+        """Return the quickest round trip since the last call, in seconds; or that one again."""
+        self._is_round_trip_taken = True
+        return self._round_trip_s
 
     def is_over(self, now: float) -> bool:
         """Whether the host may compute no more; it ends its engines then."""
@@ -133,6 +148,8 @@ class HostWatch:
     settings: LeaseSettings
     _begun: float
     state: HostState = attrs.field(default=HostState.UP, init=False)
+    # Beats of the host that did not come.
+    beats_lost: int = attrs.field(default=0, init=False)
     _number: int = attrs.field(default=0, init=False)
     # The newest beat that may be echoed, and when it came.
     _echo: int = attrs.field(default=0, init=False)
@@ -170,15 +187,20 @@ class HostWatch:
         """Time after the last beat that may have been echoed at which the host has surely ended."""
         return self.settings.lease_s * (1 + DRIFT_MAX) + LATE_S
 
-    def next_beat(self) -> HeadBeat:
+    def lease_left_s(self, now: float) -> float:
+        """Time until a host of which nothing more is heard is LOST."""
+        return max(0.0, self._echo_s + self.lease_s - now)
+
+    def next_beat(self, now: float) -> HeadBeat:
         """Return the beat that is sent now."""
         self._number += 1
-        return HeadBeat(self._number, self._echo)
+        return HeadBeat(self._number, self._echo, max(0.0, now - self._echo_s))
 
     def handle_beat(self, beat: HostBeat, now: float) -> HostState | None:
         """A beat came; ignored if it came before, or speaks of echoes that were none."""
         if self.state is HostState.LOST or beat.number <= self._seen or beat.echoed > self._echo:
             return None
+        self.beats_lost += beat.number - self._seen - 1
         self._seen = beat.number
         if now > self._gone_s + self.settings.suspect_s:
             self._gone_s = math.inf  # what was said of it was wrong

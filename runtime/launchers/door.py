@@ -49,6 +49,8 @@ def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
         frontends=head.frontends,
         on_membership=head.on_membership,
         on_event=head.on_event,
+        on_said=head.on_said,
+        on_reports=head.on_reports,
         now_s=boottime_s,
     )
     if plan.launch is not None:

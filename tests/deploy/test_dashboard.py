@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.api.metrics import Metrics
 from triolet.api.totals import Totals
+from triolet.runtime.messages import HostReport
 
 from ..api.fakes import FakeGenerator, make_application
 from ..house import ROOT
@@ -28,6 +29,7 @@ PERIOD_S, PAGES = 5, 12
 BEGIN_S = 1_700_000_000
 # A server died before this page, and its streams were silent for so long.
 DEATH, GAP_S = 8, 0.7
+HOST = HostReport(name="b", state="up", engines_ready=1, round_trip_s=0.001, lease_left_s=3.2)
 
 
 def dashboard() -> Any:
@@ -69,7 +71,7 @@ def unknown_of(query: str, known: dict[str, set[str]]) -> list[str]:
 
 def page_of_all() -> bytes:
     metrics = make_application().metrics
-    metrics.frontend_restarts = {0: 0}
+    metrics.frontend_restarts, metrics.hosts = {0: 0}, [HOST]
     return metrics.render()
 
 
@@ -120,7 +122,7 @@ def pages() -> Iterator[str]:
         if number == DEATH:
             latencies.gaps_of_engines.observe(GAP_S, 4)
             latencies.inter_token.observe(GAP_S, 4)
-        metrics.frontend_restarts = {0: int(number >= DEATH)}
+        metrics.frontend_restarts, metrics.hosts = {0: int(number >= DEATH)}, [HOST]
         at_s = BEGIN_S + PERIOD_S * number
         for line in metrics.render().decode().splitlines():
             if not line.startswith("#"):

@@ -210,6 +210,34 @@ async def test_the_address_of_a_demonstration_opens_everything_in_every_tab(plac
         assert await visit.page.evaluate("localStorage['triolet.demo'] ?? 'none'") == "none"
 
 
+SILENT_HOST = """import('./page/tree.js').then(({ Tree }) => {
+  const box = document.body.appendChild(document.createElement('div'));
+  const now = Date.now(), since = now - 2100;
+  const facts = { ranks: '4', 'round trip': '0.4 ms', 'lease left': '1.1 s' };
+  const rows = [
+    { place: 'root', parent: null, role: 'root', pid: 1, state: 'ready' },
+    { place: 'host b', parent: 'root', role: 'host', pid: 7, state: 'silent', since, facts,
+      can: ['kill'] },
+    { place: 'engine 4', parent: 'host b', role: 'engine', pid: 8, state: 'ready' },
+  ];
+  const tree = new Tree(box, null, () => {});
+  tree.update({ processes: new Map(rows.map((row) => [row.place, row])), now });
+  const lineOf = (place) =>
+    getComputedStyle(box.querySelector(`[aria-label="${place}"] > .row .name`)).textDecorationLine;
+  const words = box.querySelector('[aria-label="host b"] > .row .what').textContent;
+  const kills = [...box.querySelectorAll('button.kill')].map((button) => button.ariaLabel);
+  return [rows.map((row) => lineOf(row.place)), words, kills];
+})"""
+
+
+async def test_a_silent_host_is_struck_with_its_engines(place: Place) -> None:
+    async with open_visit(place.browser, place.url) as visit:
+        lines, words, kills = await visit.page.evaluate(SILENT_HOST)
+    assert lines == ["none", "line-through", "line-through"]
+    assert words == "silent for 2.1 s · engines 4 · round trip 0.4 ms · lease 1.1 s left"
+    assert kills == ["Kill host b"]
+
+
 async def test_a_page_from_elsewhere_is_refused(place: Place) -> None:
     allowed = ("403", "WebSocket connection", "CORS", "ERR_FAILED")
     async with place.browser.page() as page:

@@ -41,6 +41,7 @@ def test_both_families_cross_whole() -> None:
         messages.FrontendStates({0: 3}, {1: "it died too often"}, {0: 2}),
         messages.RootReply(5, "", "no such place", "place_not_found"),
         messages.ServerNews(["{}"], is_whole=True),
+        messages.HostReports([messages.HostReport(name="b", state="up", cpu_s=0.5)]),
         Watch(3),
     ]
     to_root: list[object] = [

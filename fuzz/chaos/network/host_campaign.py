@@ -35,10 +35,19 @@ from .host_lab import (
     excess_gaps_s,
     is_up,
     make_scripts,
+    name_of,
     open_host_lab,
     wait_tokens,
 )
-from .host_plan import Cost, HostFault, HostFaultKind, Ways, judge_epochs_of_hosts, make_host_plan
+from .host_plan import (
+    Cost,
+    HostFault,
+    HostFaultKind,
+    Ways,
+    judge_epochs_of_hosts,
+    judge_times_lost,
+    make_host_plan,
+)
 from .link_rules import Way
 
 STREAMS, TOKENS = 16, 400
@@ -88,7 +97,7 @@ class HostCampaign:
 
     async def _run_fault(self, fault: HostFault, outcome: FaultOutcome) -> None:
         kind, patience = fault.kind, self.options.patience
-        before = await self.lab.epochs()
+        before, lost_before = await self.lab.epochs(), await self._times_lost()
         async with self.lab.streams(self.scripts) as histories:
             await wait_tokens(histories, fault.token)
             outcome.begin(trio.current_time())
@@ -104,14 +113,28 @@ class HostCampaign:
             await self.lab.wait_ready(len(before))
             outcome.recovery_s = trio.current_time() - healed_s
             outcome.until_s = trio.current_time()
-        after = await self.lab.epochs()
+        after, lost = await self.lab.epochs(), await self._times_lost()
         self._judge(outcome, histories)
         wrong = judge_epochs_of_hosts(fault, self.lab.ranks[fault.host], before, after)
+        wrong += judge_times_lost(fault, name_of(fault.host), lost_before, lost)
         outcome.violations += [Violation("I11", f"{kind}: {each}") for each in wrong]
         noticed_s = self.noticed_s.get(kind, [])
         if kind.effect.cost is Cost.HOST and (not noticed_s or noticed_s[-1] > NOTICE_S * patience):
             outcome.violations.append(Violation("I8", f"{kind}: noticed after {noticed_s[-1:]} s"))
         self.report.checks.update(["I7", "I8", "I11"])
+
+    async def _times_lost(self) -> dict[str, int]:
+        """{host: how often it was lost} when monitors see all hosts up. Raises `NotInTime`."""
+        found: dict[str, tuple[str, int]] = {}
+
+        async def are_up() -> bool:
+            found.clear()
+            found.update(await self.lab.monitored())
+            states = [state for state, _ in found.values()]
+            return states == ["up"] * len(self.lab.others)
+
+        await wait_until(are_up, "monitors see all hosts up", seconds=NOTICE_S)
+        return {host: count for host, (_, count) in found.items()}
 
     def _judge(self, outcome: FaultOutcome, histories: Sequence[StreamHistory]) -> None:
         outcome.violations += [

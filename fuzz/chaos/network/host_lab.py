@@ -8,6 +8,7 @@ each port the same in any lab, as no host is another lab's.
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -119,17 +120,29 @@ class HostLab:
 
     async def engines(self) -> list[dict[str, Any]]:
         """Engines as /health has them; [] if it does not answer."""
+        found: list[dict[str, Any]] = json.loads(await self._get("/health") or b'{"engines": []}')[
+            "engines"
+        ]
+        return found
+
+    async def monitored(self) -> dict[str, tuple[str, int]]:
+        """{host: its state, and how often it was lost} as /metrics has them."""
+        page = (await self._get("/metrics")).decode()
+        states = re.findall(r'^triolet_host_state\{host="(\S+)",state="(\w+)"\} 1', page, re.M)
+        lost = dict(re.findall(r'^triolet_host_lost_total\{host="(\S+)"\} (\d+)', page, re.M))
+        return {host: (state, int(lost[host])) for host, state in states}
+
+    async def _get(self, path: str) -> bytes:
+        """The body of an answer; empty if there is none."""
         with trio.move_on_after(1.0):
             try:
                 async with self.connection() as connection:
                     headers = {"authorization": f"Bearer {API_KEY}"}
                     http = HttpClient(connection.stream)
-                    answer = await http.request("GET", "/health", headers=headers)
-                    found: list[dict[str, Any]] = json.loads(answer.body)["engines"]
-                    return found
+                    return (await http.request("GET", path, headers=headers)).body
             except (Lost, OSError, trio.BrokenResourceError):
                 pass
-        return []
+        return b""
 
     async def wait_ready(self, count: int) -> float:
         """Wait until so many engines are ready, and no more are listed; the seconds it took.

@@ -129,3 +129,19 @@ def judge_epochs_of_hosts(
         if after[rank] < before[rank]
     ]
     return wrong
+
+
+def judge_times_lost(
+    fault: HostFault, name: str, before: Mapping[str, int], after: Mapping[str, int]
+) -> list[str]:
+    """What is wrong with {host: how often it was lost} before and after; `name` is its host's."""
+    is_lost = fault.kind.effect.cost is Cost.HOST
+    others = {host: count for host, count in after.items() if host != name}
+    wrong = [
+        f"host {host} was lost {count} times, not {before.get(host)}"
+        for host, count in others.items()
+        if count != before.get(host)
+    ]
+    if is_lost != (after.get(name, 0) > before.get(name, 0)):
+        wrong.append(f"host {name} was lost {after.get(name)} times after {before.get(name)}")
+    return wrong

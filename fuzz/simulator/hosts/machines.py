@@ -318,7 +318,7 @@ class SimHosts:
         while (watch := self._watches.get(watched)) is not None:
             now = trio.current_time()
             if beat_at <= now:
-                host.send_down(watched, watch.next_beat())
+                host.send_down(watched, watch.next_beat(now))
                 beat_at = now + LEASE.beat_s
             self._note(host, watched, watch.handle_timeout(now))
             await trio.sleep_until(min(beat_at, max(now, watch.next_deadline())))

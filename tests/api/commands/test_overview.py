@@ -94,3 +94,32 @@ def test_no_escape_reaches_the_terminal() -> None:
     mark = {"t": 9_000, "place": "engine 0", "kind": "died", "text": "of \x1b]0;owned\x07"}
     overview = overview_of({**SNAPSHOT, "marks": [mark]})
     assert [text for _, text in overview.marks] == ["engine 0: died of \ufffd]0;owned\ufffd"]
+
+
+HOST: dict[str, Any] = {
+    "t": 20_000,
+    "processes": [
+        {"place": "host b", "parent": "root", "role": "host", "pid": 7, "state": "up",
+         "since": 1_000, "facts": {"ranks": "4", "lease left": "3.1 s", "beats lost": 0}},
+        {"place": "engine 4", "parent": "host b", "role": "engine", "pid": 8, "state": "ready"},
+        {"place": "engine 4 worker 0", "parent": "engine 4", "pid": 9, "state": "ready"},
+    ],
+}  # fmt: skip
+
+
+def test_a_host_is_above_its_engines_and_struck_with_them_while_it_is_silent() -> None:
+    overview = overview_of(SNAPSHOT, HOST)
+    names = ("host b", "engine 4", "engine 4 worker 0")
+    lines = [line for line in overview.lines() if line.place in names]
+    assert [(line.depth, line.state, line.is_struck) for line in lines] == [
+        (1, "up", False),
+        (2, "ready", False),
+        (3, "ready", False),
+    ]
+    assert lines[0].does == "ranks 4, lease left 3.1 s"
+    silent = {"place": "host b", "state": "silent", "since": 20_400}
+    overview = overview_of(SNAPSHOT, HOST, {"t": 22_500, "processes": [silent]})
+    lines = [line for line in overview.lines() if line.is_struck]
+    assert [line.place for line in lines] == list(names)
+    assert {line.state for line in lines} == {"silent"}
+    assert lines[0].does == "silent for 2.1 s"

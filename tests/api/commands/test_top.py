@@ -1,12 +1,14 @@
 """Keys of `triolet top`: what is chosen, and a kill only when it is confirmed."""
 
+import re
+
 import pytest
 from rich.console import Console
 
 from triolet.api.commands.top import HELP, Screen
 from triolet.runtime.control.calls import Signal, SignalOrder
 
-from .test_overview import CHANGE, SNAPSHOT, overview_of
+from .test_overview import CHANGE, HOST, SNAPSHOT, overview_of
 
 DOWN, UP = "[B", "[A"
 
@@ -74,3 +76,14 @@ def test_the_picture_has_every_process_and_what_happened() -> None:
     text = shown(screen_at("engine 0"))
     for words in ("toy", "root", "  engine 0", "frontend 0", "2 of 8 KV blocks", "ready after 1 s"):
         assert words in text
+
+
+def test_a_silent_host_is_struck() -> None:
+    silent = {"t": 22_500, "processes": [{"place": "host b", "state": "silent", "since": 20_400}]}
+    console = Console(width=100, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(Screen(overview_of(SNAPSHOT, HOST, silent)).render())
+    struck = [line for line in capture.get().splitlines() if re.search(r"\x1b\[(\d+;)*9m", line)]
+    assert ["host b" in struck[0], "silent for 2.1 s" in struck[0]] == [True] * 2
+    assert ["engine 4" in struck[1], "engine 4 worker 0" in struck[2]] == [True] * 2
+    assert len(struck) == 3

@@ -18,7 +18,7 @@ from triolet.runtime.control.calls import EngineState
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped, EngineDiffers
 from triolet.runtime.fleet.engine_fleet import ENGINE_MODULE
-from triolet.runtime.fleet.server_rows import ServerRows
+from triolet.runtime.fleet.server_rows import ServerRows, root_row
 from triolet.runtime.launch.child import Child, ChildPlan
 from triolet.runtime.launch.local_child import LocalChild
 from triolet.runtime.messages import EngineMembership
@@ -106,7 +106,7 @@ async def test_a_life_that_was_not_spawned_is_counted_by_all_alike() -> None:
     kernel = ActingKernel()
     kernel.refusals = 1  # of the first process
     bed = Bed(acting_settings(["ready"]), kernel)
-    rows = ServerRows((bed.fleet.processes,), lambda: 0)
+    rows = ServerRows((bed.fleet.processes,), lambda: root_row(0))
     async with running(bed.fleet):
         rows.begin()
         await bed.wait_ready(2)

@@ -49,6 +49,7 @@ async def test_a_viewer_that_is_too_slow_begins_anew() -> None:
     for _ in range(3):
         bed.queue.put("xxxx")
     assert bed.wanted == 0  # nothing is sent to one that does not read
+    assert bed.queue.dropped == 3
     bed.queue.put("y")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bed.queue.take)

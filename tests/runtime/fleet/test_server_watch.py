@@ -24,10 +24,15 @@ from triolet.runtime.events import (
     ChildReady,
     ChildStarting,
     ChildStopped,
+    HostHeard,
+    HostJoined,
+    HostLost,
+    HostSaid,
+    HostSilent,
     RunEvent,
     ignore_event,
 )
-from triolet.runtime.fleet.server_rows import ServerRows
+from triolet.runtime.fleet.server_rows import ServerRows, root_row
 from triolet.runtime.fleet.server_watch import FrontendViews, ServerWatch, mark_of
 from triolet.runtime.launch.child import ChildPlan
 from triolet.runtime.launch.child_control import ChildControl
@@ -167,7 +172,7 @@ GO_ON = -1
 )
 async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watched: bool) -> None:
     fleet = FrontendBed((["none"],)).fleet.processes
-    watch = ServerWatch({}, ServerRows((fleet,), lambda: 0))
+    watch = ServerWatch({}, ServerRows((fleet,), lambda: root_row(0)))
     views = FrontendViews(watch, fleet)
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
@@ -209,9 +214,46 @@ async def test_the_latest_order_of_a_frontend_counts(orders: list[int], is_watch
         (ChildStopped("engine 0", 3), "ended"),
         (ChildFailed("engine 0", "died too often"), "failed"),
         (ChildPhaseEnded("engine 0", "load", 1.0), None),
+        (HostSaid("b", "a line", is_warning=True), None),
     ],
 )
 def test_marks_are_of_lives(event: RunEvent, kind: str | None) -> None:
     mark = mark_of(event)
     assert (mark and mark["kind"]) == kind
     assert mark is None or mark["place"] == "engine 0"
+
+
+def test_marks_of_hosts_name_the_cause_of_their_end() -> None:
+    events: list[RunEvent] = [
+        HostJoined("b", [4, 5]),
+        HostSilent("b"),
+        HostHeard("b"),
+        HostLost("b", "lost: it says nothing"),
+        HostLost("b", "left"),
+    ]
+    marks = [mark_of(event) for event in events]
+    assert [mark and (mark["place"], mark["kind"], mark["text"]) for mark in marks] == [
+        ("host b", "joined", "with engine 4, engine 5"),
+        ("host b", "silent", ""),
+        ("host b", "heard", "again"),
+        ("host b", "lost", "it says nothing"),
+        ("host b", "left", ""),
+    ]
+    died = {"place": "engine 4", "epoch": 9, "kind": "died", "text": "was killed"}
+    assert mark_of(HostSaid("b", "engine 4: was killed", is_warning=True, mark=died)) == died
+
+
+async def test_rows_of_other_machines_are_passed_on_unmeasured_and_orders_to_them() -> None:
+    host = {"place": "host b", "pid": 1, "state": "silent", "since": 7}
+    ordered: list[int] = []
+    fleet = FrontendBed((["none"],)).fleet.processes
+    rows = ServerRows((fleet,), lambda: root_row(0), elsewhere=lambda: [host])
+    watch = ServerWatch({}, rows, on_order=ordered.append)
+    async with open_service(watch.run, name="watch"):
+        with watch.view() as queue:
+            (text, *_), is_whole = attrs.astuple(await queue.take())
+    assert is_whole
+    found = {row["place"]: row for row in msgspec.json.decode(text)["processes"]}
+    assert found["host b"] == host
+    assert found["root"]["parent"] is None
+    assert ordered == [1, 0]

@@ -86,7 +86,7 @@ class LeaseLink:
             note(now, self.watch.handle_beat(beat, self.head_clock(now)))
 
         def head_beats(now: float) -> None:
-            beat = self.watch.next_beat()
+            beat = self.watch.next_beat(self.head_clock(now))
             for at in self.to_host.arrivals(now, chance):
                 plan(resumed(at), lambda then: self.lease.handle_beat(beat, self.host_clock(then)))
             plan(now + self.settings.beat_s / self.rates[1], head_beats)

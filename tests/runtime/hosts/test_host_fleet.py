@@ -1,11 +1,13 @@
 """A head and its hosts, over real sockets, with acting engines: joined, listed, ordered, lost."""
 
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -37,7 +39,7 @@ from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
 from triolet.runtime.hosts.host_messages import HOST_WIRE, LeaseSettings
 from triolet.runtime.hosts.host_plan import HostPlan, boottime_s
 from triolet.runtime.hosts.host_process import Host
-from triolet.runtime.messages import EngineMember, EngineMembership
+from triolet.runtime.messages import EngineMember, EngineMembership, HostReport, HostReports
 
 from ...leaks import check_no_leaks
 from ..acting import (
@@ -63,6 +65,8 @@ class Bed:
     kernel: ActingKernel = attrs.field(factory=ActingKernel)
     engines: EngineFleet = attrs.field(init=False)
     hosts: HostFleet = attrs.field(init=False)
+    # Rows as viewers have them, by place.
+    rows: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         settings = attrs.evolve(
@@ -79,7 +83,30 @@ class Bed:
             on_event=self.diary,
             now_s=boottime_s,
             lease=LEASE,
+            on_said=self._show,
+            on_reports=self.diary,
         )
+
+    def _show(self, text: str) -> None:
+        change = msgspec.json.decode(text)
+        for row in change.get("processes", ()):
+            self.rows.setdefault(row["place"], {}).update(row)
+        for place in change.get("gone", ()):
+            del self.rows[place]
+
+    async def wait_shown(self, *places: str) -> None:
+        """Until viewers see these places of hosts."""
+        are_shown = lambda: self.rows.keys() == set(places)  # noqa: E731
+        await wait_until(are_shown, f"{list(self.rows)}, not {places}", seconds=DEADLINE_S)
+
+    async def wait_report(self, **wanted: object) -> HostReport:
+        """Until a report of the only host says this."""
+        for count in itertools.count(1):
+            reports: HostReports = await self.diary.wait_for(HostReports, count)
+            for report in reports.hosts:
+                if attrs.asdict(report).items() >= wanted.items():
+                    return report
+        raise AssertionError("counting does not end")
 
     def host(self, name: str = "b", acts: str = "ready", **changes: Any) -> tuple[Host, Diary]:
         diary = Diary()
@@ -319,3 +346,66 @@ async def test_a_host_with_patience_ends_when_no_head_lets_it_in() -> None:
         host, diary = bed.host(keys=make_cluster_keys(), patience_s=0.2)
         await host.run()
         assert "did not let it in within 0.2 s" in (await diary.wait_for(HostLost)).cause
+
+
+async def test_a_host_is_shown_with_its_engines_while_somebody_views() -> None:
+    async with open_bed() as bed:
+        (host, _), (later, _) = bed.host("b"), bed.host("c")
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as first:
+                first.start_soon(host.run)
+                await bed.wait_listed((0, READY, False))
+                assert bed.rows == {}, "nobody views"
+                bed.hosts.watch(1)
+                await bed.wait_shown("host b", "engine 0")
+                assert bed.rows["engine 0"]["parent"] == "host b"
+                (row,) = bed.hosts.rows()
+                assert (row["place"], row["state"], row["pid"]) == ("host b", "up", os.getpid())
+                bed.rows.clear()
+                bed.hosts.watch(2)
+                await bed.wait_shown("host b", "engine 0")
+                nursery.start_soon(later.run)  # it joins while somebody views
+                await bed.wait_shown("host b", "engine 0", "host c", "engine 1")
+                first.cancel_scope.cancel("it ends")
+            await bed.wait_shown("host c", "engine 1")
+            bed.hosts.watch(0)
+            life = later.life
+            assert life is not None
+            assert life.view is not None
+            watch = life.view.watch
+            await wait_until(lambda: not watch.is_watched, "it is watched", seconds=DEADLINE_S)
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_frontends_hear_how_hosts_are() -> None:
+    async with open_bed() as bed:
+        host, _ = bed.host()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            report = await bed.wait_report(name="b", state="up", engines_ready=1)
+            assert (report.rss_bytes > 0, report.lease_left_s > 0) == (True, True)
+            await bed.wait_listed((0, READY, False))
+            question = ControlQuestion(
+                ControlCall.SIGNAL, order=SignalOrder("engine 0", Signal.KILL)
+            )
+            await bed.hosts.answer("engine 0", question)
+            said = await bed.diary.wait_for(HostSaid, 2)
+            assert said.mark["place"] == "engine 0"
+            assert said.mark["kind"] == "died"
+            assert "SIGKILL" in said.mark["text"]
+            nursery.cancel_scope.cancel("it ends")
+        await bed.wait_report(name="b", state="lost", times_lost=1)
+
+
+async def test_a_signal_to_a_host_itself_is_answered_first() -> None:
+    async with open_bed() as bed:
+        host, _ = bed.host()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.run)
+            await bed.wait_listed((0, READY, False))
+            order = SignalOrder("host b", Signal.CONTINUE)
+            question = ControlQuestion(ControlCall.SIGNAL, order=order)
+            reply = await bed.hosts.answer("host b", question)
+            found = msgspec.json.decode(reply, type=SignalOrder)
+            assert found == attrs.evolve(order, pid=os.getpid())
+            nursery.cancel_scope.cancel("the test is over")

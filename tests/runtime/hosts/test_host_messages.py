@@ -3,6 +3,7 @@
 import pytest
 
 from triolet.engine.control_messages import FrontendMembership
+from triolet.nurseries.processes.watched import Watch
 from triolet.runtime.control.calls import ControlCall, ControlQuestion
 from triolet.runtime.hosts import host_messages
 from triolet.runtime.hosts.host_messages import LeaseSettings
@@ -38,18 +39,22 @@ def test_both_families_cross_whole() -> None:
         host_messages.HostDeath({b"c": 9}, 8193),
         host_messages.HostPassed({b"c": 9}),
         host_messages.OrderReply(4, "{}", "no such place", "no_place"),
-        host_messages.HostEvent("engine 4 restarts", is_warning=True),
+        host_messages.HostEvent("engine 4: was killed", True, "engine 4", 9, "died", "was killed"),
+        host_messages.HostFigures(process_id=7, rss_bytes=2**26, cpu_s=1.5, round_trip_s=0.001),
+        host_messages.HostNews(["{}"]),
         host_messages.EpochsWanted(),
         host_messages.Leave("is drained"),
     ]
     to_host: list[object] = [
         WELCOME,
         host_messages.JoinRefused("another model"),
-        host_messages.HeadBeat(7, 5),
+        host_messages.HeadBeat(7, 5, 0.25),
         FrontendMembership(1, [], [0]),
         host_messages.HostOrder(4, ControlQuestion(ControlCall.PLACES)),
         host_messages.Excused([8193]),
         host_messages.MoreEpochs(12288, 4096),
+        Watch(3),
+        host_messages.NewsTaken(),
     ]
     for kinds, sent in (
         (host_messages.HOST_TO_HEAD, to_head),

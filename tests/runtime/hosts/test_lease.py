@@ -171,11 +171,11 @@ def test_on_an_irregular_link_suspicion_takes_longer_up_to_a_limit() -> None:
     watch, now = HostWatch(LeaseSettings(), 0.0), 0.0
     for number in range(1, 40):
         now += 0.25 if number in (10, 20) else 0.1
-        watch.handle_beat(HostBeat(number, watch.next_beat().echoed), now)
+        watch.handle_beat(HostBeat(number, watch.next_beat(now).echoed), now)
     assert watch.suspect_s == pytest.approx(2.0)
     for number in range(40, 43):
         now += 0.9
-        watch.handle_beat(HostBeat(number, watch.next_beat().echoed), now)
+        watch.handle_beat(HostBeat(number, watch.next_beat(now).echoed), now)
     assert watch.suspect_s == 2.5
 
 
@@ -186,7 +186,7 @@ def beating(until: float = 1.0) -> HostWatch:
     """Watch of a host that has beaten up to this time."""
     watch = HostWatch(LeaseSettings(), 0.0)
     for number in range(1, round(until * 10) + 1):
-        watch.handle_beat(HostBeat(number, watch.next_beat().echoed), number / 10)
+        watch.handle_beat(HostBeat(number, watch.next_beat(number / 10).echoed), number / 10)
     return watch
 
 
@@ -251,7 +251,7 @@ def test_who_says_that_a_host_is_gone_which_beats_on_is_not_believed_later() -> 
     watch = beating()
     assert watch.handle_gone(1.0) is None
     for number in range(11, 30):
-        watch.handle_beat(HostBeat(number, watch.next_beat().echoed), number / 10)
+        watch.handle_beat(HostBeat(number, watch.next_beat(number / 10).echoed), number / 10)
     assert watch.handle_timeout(3.91) is SILENT
 
 
@@ -313,3 +313,30 @@ def test_a_beat_after_a_silence_is_to_be_confirmed_at_once() -> None:
     assert lease.handle_beat(HeadBeat(3, 1), 2.5), "there is no newer echo, and the head waits"
     assert not lease.handle_beat(HeadBeat(4, 1), 2.6)
     assert not lease.handle_beat(HeadBeat(5, 1), 4.0), "it is over"
+
+
+def test_a_round_trip_is_of_the_way_alone_and_the_quickest_counts() -> None:
+    lease, watch = HostLease(LeaseSettings(), 0.0), HostWatch(LeaseSettings(), 100.0)
+    assert lease.take_round_trip() == 0.0
+    for number, (way_s, held_s) in enumerate([(0.02, 0.07), (0.01, 0.03), (0.05, 0.0)]):
+        sent_s = number / 10
+        watch.handle_beat(lease.handle_sent(sent_s), 100.0 + sent_s + way_s)
+        beat = watch.next_beat(100.0 + sent_s + way_s + held_s)
+        lease.handle_beat(beat, sent_s + 2 * way_s + held_s)
+    assert lease.take_round_trip() == pytest.approx(0.02)
+    assert lease.take_round_trip() == pytest.approx(0.02), "there is no newer one"
+    watch.handle_beat(lease.handle_sent(0.5), 100.51)
+    lease.handle_beat(watch.next_beat(100.51), 0.54)
+    assert lease.take_round_trip() == pytest.approx(0.04)
+
+
+def test_beats_that_do_not_come_are_counted_and_each_one_prolongs_the_lease() -> None:
+    watch = beating()
+    lost = watch.beats_lost
+    left_s = watch.lease_left_s(1.0)
+    watch.handle_beat(HostBeat(14, 10), 1.4)
+    watch.handle_beat(HostBeat(12, 10), 1.5)  # late: it was counted
+    assert watch.beats_lost - lost == 3
+    assert watch.lease_left_s(1.4) == pytest.approx(left_s)
+    assert watch.lease_left_s(1.4) == pytest.approx(watch.lease_s)
+    assert watch.lease_left_s(99.0) == 0.0

@@ -6,6 +6,7 @@ from triolet.fuzz.chaos.network.host_plan import (
     HostFault,
     HostFaultKind,
     judge_epochs_of_hosts,
+    judge_times_lost,
     make_host_plan,
 )
 
@@ -49,3 +50,12 @@ def test_a_fault_costs_what_its_kind_says(kind: HostFaultKind) -> None:
 )
 def test_a_lost_host_costs_no_engine_of_another(after: dict[int, int]) -> None:
     assert judge_epochs_of_hosts(fault(HostFaultKind.HOST_OFF), OF_HOST_2, BEFORE, after) != []
+
+
+@pytest.mark.parametrize("kind", HostFaultKind)
+def test_monitors_count_the_hosts_that_were_lost_and_no_others(kind: HostFaultKind) -> None:
+    before, once = {"b": 1, "c": 0}, {"b": 2, "c": 0}
+    right, wrong = (once, before) if kind.effect.cost.name == "HOST" else (before, once)
+    assert judge_times_lost(fault(kind), "b", before, right) == []
+    assert judge_times_lost(fault(kind), "b", before, wrong) != []
+    assert judge_times_lost(fault(kind), "b", before, {**right, "c": 1}) != []
