@@ -5,7 +5,7 @@ Snapshots are whole and numbered, never increments, so that a lost or late one h
 latest wins.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 import attrs
@@ -27,6 +27,8 @@ class EngineDirectory:
     _suspects: dict[bytes, int] = attrs.field(factory=dict, init=False)
     _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
     _link_keys: dict[bytes, list[int]] = attrs.field(factory=dict, init=False)
+    # {another machine: ranks that it may list}
+    _reserved: dict[str, frozenset[int]] = attrs.field(factory=dict, init=False)
 
     def handle_starting(self, rank: int, epoch: int, restarts: int = 0) -> EngineMembership:
         """A new epoch is about to be spawned, after so many restarts of its place.
@@ -108,9 +110,15 @@ class EngineDirectory:
         """Note which keys engines of other machines come by; told with the next snapshot."""
         self._link_keys = {key: sorted(ranks) for key, ranks in keys.items()}
 
+    def reserve(self, host: str, ranks: Collection[int]) -> None:
+        """Note which ranks another machine may list from now on; none once it is gone."""
+        self._reserved[host] = frozenset(ranks)
+        if not ranks:
+            del self._reserved[host]
+
     def ranks(self) -> Set[int]:
-        """Ranks that are listed."""
-        return self._members.keys()
+        """Ranks that are listed, or may be by another machine."""
+        return self._members.keys() | frozenset().union(*self._reserved.values())
 
     def rank_of(self, epoch: int) -> int | None:
         """The rank whose present life this is; None if it is over."""

@@ -363,6 +363,7 @@ class HostFleet:
             if host.compared.get(member.rank) != member.epoch:
                 host.compared[member.rank] = member.epoch
                 self.engines.compare(member.rank, member.epoch, ready)
+        directory.reserve(name, () if host.is_over else host.admission.ranks)
         directory.handle_link_keys(self.directory.link_keys())
         self.on_membership(directory.handle_host(name, members, self.directory.removed(name)))
 

@@ -83,6 +83,16 @@ def test_engines_of_another_machine_are_listed_as_a_block() -> None:
     assert directory.handle_host("b", [], {}).engines == again.engines
 
 
+def test_ranks_of_another_machine_are_taken_before_it_lists_any() -> None:
+    directory = EngineDirectory()
+    directory.handle_starting(0, 1)
+    directory.reserve("b", range(1, 3))
+    directory.handle_host("b", [], {})
+    assert directory.ranks() == {0, 1, 2}
+    directory.reserve("b", ())
+    assert directory.ranks() == {0}
+
+
 def test_a_rank_is_on_one_machine() -> None:
     directory = EngineDirectory()
     directory.handle_starting(0, 1)
