@@ -115,12 +115,21 @@ class HostKills:
                 await self._make_all(plan)
             except* NotInTime as late:
                 self._violate("I8", str(single_error(late)))
-            self.load.account.stopping = True
-            with trio.move_on_after(LAST_ANSWERS_S):
-                await wait_until(self._is_over, "the last answers", seconds=LAST_ANSWERS_S)
-                return
-            self._violate("I8", "some streams have no end")
+            finally:
+                with contextlib.suppress(NotInTime):
+                    await self._end_load()
+
+    async def _end_load(self) -> None:
+        """Threads end with their streams, or with the servers. Raises `NotInTime`."""
+        self.load.account.stopping = True
+        try:
+            await wait_until(self._is_over, "the last answers", seconds=LAST_ANSWERS_S)
+        except (NotInTime, trio.Cancelled):
+            for slot in self.load.slots:
+                if slot.answer is not None and not slot.answer.ended:
+                    self._violate("I8", f"{slot.name}: no end after {slot.answer.tokens} tokens")
             self.lab.close()
+            raise
 
     def _is_over(self) -> bool:
         return all(slot.answer is not None and slot.answer.ended for slot in self.load.slots)

@@ -53,10 +53,15 @@ from .link_rules import Way
 STREAMS, TOKENS = 16, 400
 # Silence of one second, and what a busy machine adds; a killed process is noticed sooner.
 NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
+# What costs no host may never be seen: an engine that is killed has a successor in less.
+BRIEF_S = 1.0
 # Time for a host's lease to end, and for the ladder by which it ends its engines.
 EMPTY_S = 6.0
+# By then its host has ended an engine that stands still.
+HUNG_S = 3.0
 # Title of a process that computes; spares have another one.
 COMPUTES = re.compile(r"triolet: (engine|worker) \d")
+ENGINE, WORKER = re.compile(r"triolet: engine \d"), re.compile(r"triolet: worker \d")
 FRONTEND = re.compile(r"triolet: frontend \d")
 
 
@@ -150,7 +155,9 @@ class HostCampaign:
     async def watch(self, fault: HostFault, outcome: FaultOutcome) -> None:
         """Note when an engine of this host is not listed as one that takes requests."""
         assert outcome.at_s is not None
-        with trio.move_on_after(max(NOTICE_S * self.options.patience, fault.kind.effect.seconds)):
+        effect = fault.kind.effect
+        most_s = NOTICE_S * self.options.patience if effect.cost is Cost.HOST else BRIEF_S
+        with trio.move_on_after(effect.seconds + most_s):
             while True:
                 engines = await self.lab.engines()
                 up = {engine["rank"] for engine in engines if is_up(engine)}
@@ -192,8 +199,16 @@ class HostCampaign:
                 return f"its process ended with 0, {seconds:.1f} s after SIGTERM"
             case HostFaultKind.STOP_HOST:
                 return await faults.stop(effect.seconds, self.lab.joined[host].pid)
+            case HostFaultKind.HANG_ENGINE:
+                pid = self._titled(host, ENGINE)[0]
+                proof, took_s = await faults.hang(pid, HUNG_S * self.options.patience)
+                if took_s is None:
+                    raise faults.Void(f"nobody ended it: {proof}")
+                return proof
+            case HostFaultKind.KILL_WORKER:
+                return await faults.kill(self._titled(host, WORKER)[0])
             case _:
-                return await faults.kill(computing[0])
+                return await faults.kill(self._titled(host, ENGINE)[0])
 
     def _ways(self, ways: Ways, host: int) -> list[Way]:
         return {

@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
-# A host that is silent for so long is not lost yet; and for so long it is (the lease is 3 s).
-SHORT_S, LONG_S = 2.0, 6.0
+# A link that is cut for so short is not noticed; a host that is silent for so long is not lost yet;
+# and for so long it is (the lease is 3 s).
+BLINK_S, SHORT_S, LONG_S = 0.5, 2.0, 6.0
 # Links are bad for so long, where that may cost no host.
 BAD_S = 4.0
 TOKENS = (1, 5, 20, 60)
@@ -59,12 +60,15 @@ class HostFaultKind(enum.StrEnum):
         made._value_, made.effect = text, effect
         return made
 
+    KILL_WORKER = "kill worker of a host", Effect(Cost.NOTHING)
     KILL_ENGINE = "kill engine of a host", Effect(Cost.ENGINE)
+    HANG_ENGINE = "hang engine of a host", Effect(Cost.ENGINE)
     KILL_HOST = "kill host process", Effect(Cost.HOST)
     HOST_OFF = "host off", Effect(Cost.HOST)
     HOST_OFF_WITH_FRONTEND = "host off with frontend", Effect(Cost.HOST)
     LEAVE = "host leaves", Effect(Cost.HOST)
     STOP_HOST = "stop host process", Effect(Cost.HOST, seconds=LONG_S)
+    BLINK = "cut of 0.5 s", Effect(Cost.NOTHING, Ways.BOTH, BLINK_S, NOTHING_PASSES)
     SHORT_CUT = "cut of 2 s", Effect(Cost.NOTHING, Ways.BOTH, SHORT_S, NOTHING_PASSES)
     CUT = "cut of 6 s", Effect(Cost.HOST, Ways.BOTH, LONG_S, NOTHING_PASSES)
     CUT_FROM_HOST = "cut from host", Effect(Cost.HOST, Ways.FROM_HOST, LONG_S, NOTHING_PASSES)
