@@ -67,6 +67,7 @@ from .host_messages import (
     OrderReply,
     Welcome,
 )
+from .host_plan import HOST_LINK
 from .lease import HostState, HostWatch
 
 # An order that is not answered by then: the host is slow, or away. A frontend waits for a second
@@ -161,6 +162,7 @@ class HostFleet:
             input_endpoint=self.endpoint,
             output_endpoint="",
             keys=self.keys.head,
+            settings=HOST_LINK,
         )
         async with hub as channel:
             self._channel = channel

@@ -73,7 +73,7 @@ from .host_messages import (
     OrderReply,
     Welcome,
 )
-from .host_plan import HostPlan
+from .host_plan import HOST_LINK, HostPlan
 from .host_view import HostView
 from .lease import HostLease
 
@@ -143,7 +143,8 @@ class HostLife:
         # The number under which it dials is no rank of an engine.
         me = Peer("host", self.chance.randrange(2**16), self.incarnation)
         codecs = Codec(*HEAD_TO_HOST), Codec(*HOST_TO_HEAD)
-        async with open_spoke(me, *codecs, keys=self.plan.keys.hosts) as channel:
+        keys = self.plan.keys.hosts
+        async with open_spoke(me, *codecs, keys=keys, settings=HOST_LINK) as channel:
             self._channel = channel
             with single_errors_unwrapped():
                 async with (

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 import attrs
 
 from ...engine.config import EngineSettings
+from ...transports.links.link_header import LinkSettings
+from ...transports.links.zmq_channel import ZmqSettings
 from ..fleet.engine_fleet import ENGINE_MODULE
 from .host_keys import ClusterKeys
+
+# Beats go both ways ten times a second: acknowledgements go with them, and silence is for the lease
+# to find. So a link that is idle but for beats wakes its ends up for them, and for little else.
+HOST_LINK = ZmqSettings(link=LinkSettings(ack_delay_s=0.2), remote_silence_probe_s=math.inf)
 
 
 def boottime_s() -> float:

@@ -7,6 +7,7 @@ from triolet.nurseries.processes.watched import Watch
 from triolet.runtime.control.calls import ControlCall, ControlQuestion
 from triolet.runtime.hosts import host_messages
 from triolet.runtime.hosts.host_messages import LeaseSettings
+from triolet.runtime.hosts.host_plan import HOST_LINK
 from triolet.transports.codec import Codec
 from triolet.transports.links.link_keys import LinkKeys
 
@@ -75,3 +76,7 @@ def test_a_secret_is_in_no_text() -> None:
 def test_times_that_contradict_each_other_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         LeaseSettings(**times)
+
+
+def test_acknowledgements_go_with_beats_before_anything_is_asked_for() -> None:
+    assert LeaseSettings().beat_s < HOST_LINK.link.ack_delay_s < HOST_LINK.link.probe_delay_s
