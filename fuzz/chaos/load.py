@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -144,9 +145,7 @@ def is_not_yet(event: Mapping[str, Any]) -> bool:
 
 
 async def read_history(
-    connection: EventConnection,
-    history: StreamHistory,
-    on_event: Callable[[], None] = lambda: None,
+    connection: EventConnection, history: StreamHistory, on_event: Callable[[], None] = lambda: None
 ) -> None:
     """Read a stream, alone on its connection, to its end, whatever that is."""
     try:
@@ -189,10 +188,23 @@ async def read_whole(
 
     Given up after `STREAM_DEADLINE_S`, `patience` times.
     """
+    connect = partial(open_events, history.transport, port, key=history.key)
+    await read_over(connect, body, history, on_event=on_event, patience=patience)
+
+
+async def read_over(
+    connect: Callable[[], AbstractAsyncContextManager[EventConnection]],
+    body: dict[str, Any],
+    history: StreamHistory,
+    *,
+    on_event: Callable[[], None] = lambda: None,
+    patience: float = 1.0,
+) -> None:
+    """As `read_whole`, over connections that `connect` opens."""
     with trio.move_on_after(STREAM_DEADLINE_S * patience):
         while history.ending is None:
             try:
-                await _read_on(port, body, history, on_event)
+                await _read_on(connect(), body, history, on_event)
             except Lost as lost:
                 history.lose(str(lost), trio.current_time())
             await trio.sleep(RETURN_S if history.ending is None else 0)
@@ -200,10 +212,13 @@ async def read_whole(
 
 
 async def _read_on(
-    port: int, body: dict[str, Any], history: StreamHistory, on_event: Callable[[], None]
+    opened: AbstractAsyncContextManager[EventConnection],
+    body: dict[str, Any],
+    history: StreamHistory,
+    on_event: Callable[[], None],
 ) -> None:
     """By one connection. Raises `Lost`."""
-    async with open_events(history.transport, port, key=history.key) as connection:
+    async with opened as connection:
         if history.response_id:
             history.come_back(trio.current_time())
             await connection.resume(history.response_id, history.last_number)

@@ -1,7 +1,7 @@
 """Short form of `triolet chaos --hosts 3`: hosts join a head, are killed, cut off, and outlive it.
 
-Six cases: hosts join; an engine of one is killed; a host is switched off; its link is cut for 2 s,
-and for 6 s; the head is killed.
+Seven cases: hosts join; an engine of one is killed; a host is switched off; its link is cut for
+2 s, and for 6 s; the head is killed, and no host computes on; and the next one has its streams.
 """
 
 import pytest
@@ -34,6 +34,19 @@ async def test_streams_outlast_what_happens_to_hosts_and_their_links() -> None:
     with trio.fail_after(5 * DEADLINE_S):
         try:
             report = await run_hosts(OPTIONS, plan)
+        except NoNamespaces as reason:
+            pytest.skip(str(reason))
+    show(report)
+    assert report.all_violations() == []
+    assert report.is_green()
+
+
+async def test_streams_of_a_killed_root_go_on_by_number_once_hosts_have_joined_the_next() -> None:
+    """Of a head that computes nothing itself: journals on its disk, weights in hosts' memory."""
+    plan = [HostFault(number=0, kind=HostFaultKind.KILL_ROOT, host=2, token=20)]
+    with trio.fail_after(5 * DEADLINE_S):
+        try:
+            report = await run_hosts(OPTIONS, plan, engines=0)
         except NoNamespaces as reason:
             pytest.skip(str(reason))
     show(report)

@@ -30,6 +30,7 @@ from ..report.gaps import percentiles_of
 from ..report.report import FaultOutcome, Report
 from .host_lab import (
     HEAD,
+    PORT,
     HostLab,
     differences,
     excess_gaps_s,
@@ -72,16 +73,23 @@ class HostCampaign:
     options: ChaosOptions
     lab: HostLab
     report: Report
+    # Of the head's own.
+    engines: int = 1
     scripts: Sequence[Script] = attrs.field(factory=lambda: make_scripts(STREAMS, TOKENS))
     undisturbed: list[StreamHistory] = attrs.field(factory=list, init=False)
     # {kind of fault: seconds until it was noticed}, and gaps beyond the longest undisturbed one.
     noticed_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
     gaps_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
+    # Of each next head: seconds until it serves, and from then on until all hosts' engines do.
+    heads_s: list[float] = attrs.field(factory=list, init=False)
+    joins_s: list[float] = attrs.field(factory=list, init=False)
 
     async def begin(self) -> None:
         """Start the head, let each host join, and learn what is right. Raises `NotInTime`."""
         options = self.options
-        await self.lab.start("--executor", options.executor, "--null-step", str(options.step))
+        computing = ("--executor", options.executor, "--null-step", str(options.step))
+        journal = ("--journal", str(self.lab.folder / "journal"))
+        await self.lab.start(*computing, *journal, engines=self.engines)
         async with self.lab.streams(self.scripts) as self.undisturbed:
             pass
         calm_s = max(history.gap_s for history in self.undisturbed)
@@ -92,7 +100,9 @@ class HostCampaign:
         for fault in plan:
             if trio.current_time() > self.report.began_s + self.options.most_s():
                 break
-            outcome = FaultOutcome(fault.number, fault.kind, f"host {fault.host}")
+            is_root = fault.kind.effect.cost is Cost.ALL
+            place = "root" if is_root else f"host {fault.host}"
+            outcome = FaultOutcome(fault.number, fault.kind, place)
             self.report.outcomes.append(outcome)
             await self._run_fault(fault, outcome)
             for violation in outcome.violations:
@@ -103,11 +113,13 @@ class HostCampaign:
     async def _run_fault(self, fault: HostFault, outcome: FaultOutcome) -> None:
         kind, patience = fault.kind, self.options.patience
         before, lost_before = await self.lab.epochs(), await self._times_lost()
-        async with self.lab.streams(self.scripts) as histories:
+        is_root = kind.effect.cost is Cost.ALL
+        async with self.lab.streams(self.scripts, comes_back=is_root) as histories:
             await wait_tokens(histories, fault.token)
             outcome.begin(trio.current_time())
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.watch, fault, outcome)
+                if not is_root:
+                    nursery.start_soon(self.watch, fault, outcome)
                 try:
                     outcome.proof = await self.make(fault)
                 except faults.Void as void:
@@ -118,10 +130,14 @@ class HostCampaign:
             await self.lab.wait_ready(len(before))
             outcome.recovery_s = trio.current_time() - healed_s
             outcome.until_s = trio.current_time()
+            if is_root:
+                self.joins_s.append(outcome.recovery_s)
+                await self.lab.note_ranks()
         after, lost = await self.lab.epochs(), await self._times_lost()
         self._judge(outcome, histories)
         wrong = judge_epochs_of_hosts(fault, self.lab.ranks[fault.host], before, after)
-        wrong += judge_times_lost(fault, name_of(fault.host), lost_before, lost)
+        if not is_root:  # the next head counts anew
+            wrong += judge_times_lost(fault, name_of(fault.host), lost_before, lost)
         outcome.violations += [Violation("I11", f"{kind}: {each}") for each in wrong]
         noticed_s = self.noticed_s.get(kind, [])
         if kind.effect.cost is Cost.HOST and (not noticed_s or noticed_s[-1] > NOTICE_S * patience):
@@ -197,6 +213,8 @@ class HostCampaign:
             case HostFaultKind.LEAVE:
                 seconds = await self.lab.leave(host)
                 return f"its process ended with 0, {seconds:.1f} s after SIGTERM"
+            case HostFaultKind.KILL_ROOT:
+                return await self._replace_head()
             case HostFaultKind.STOP_HOST:
                 return await faults.stop(effect.seconds, self.lab.joined[host].pid)
             case HostFaultKind.HANG_ENGINE:
@@ -209,6 +227,13 @@ class HostCampaign:
                 return await faults.kill(self._titled(host, WORKER)[0])
             case _:
                 return await faults.kill(self._titled(host, ENGINE)[0])
+
+    async def _replace_head(self) -> str:
+        """Kill the root and start the next one over the same journals. Raises `ServerEnded`."""
+        pid, began_s = self.lab.kill_root(), trio.current_time()
+        await self.lab.head.start(PORT)
+        self.heads_s.append(trio.current_time() - began_s)
+        return f"pid {pid} is gone, the next head serves after {self.heads_s[-1]:.1f} s"
 
     def _ways(self, ways: Ways, host: int) -> list[Way]:
         return {
@@ -254,15 +279,22 @@ class HostCampaign:
 
     def sentences(self) -> list[str]:
         """Seconds until each kind was noticed, and by how much its streams were longer silent."""
-        return [
+        heads = [
+            f"next heads served after p50/p99/max {percentiles_of(self.heads_s)} s, and all engines"
+            f" of hosts {percentiles_of(self.joins_s)} s after that"
+        ]
+        return heads * bool(self.heads_s) + [
             f"{kind}: noticed p50/p99/max {percentiles_of(self.noticed_s.get(kind, []))} s,"
             f" silence beyond the undisturbed {percentiles_of(gaps_s)} s"
             for kind, gaps_s in self.gaps_s.items()
         ]
 
 
-async def run_hosts(options: ChaosOptions, plan: Sequence[HostFault] | None = None) -> Report:
-    """Run a plan, that of these options by default, to its end, over so many hosts.
+async def run_hosts(
+    options: ChaosOptions, plan: Sequence[HostFault] | None = None, *, engines: int = 1
+) -> Report:
+    """Run a plan, that of these options by default, to its end, over so many hosts, where the head
+    has so many engines of its own.
 
     Raises `NoNamespaces`, and `ServerEnded` or `NotInTime` if the hosts do not even come up.
     Cancellation: nothing of it is left.
@@ -272,7 +304,7 @@ async def run_hosts(options: ChaosOptions, plan: Sequence[HostFault] | None = No
             plan = plan or make_host_plan(options.seed, options.count, lab.others)
             counts = Counter(str(fault.kind) for fault in plan)
             report = Report(options.seed, digest(plan), options.words_of_replay(), counts)
-            campaign = HostCampaign(options, lab, report)
+            campaign = HostCampaign(options, lab, report, engines)
             await campaign.begin()
             report.began_s = trio.current_time()
             try:

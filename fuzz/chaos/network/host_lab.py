@@ -26,7 +26,7 @@ from ..clients import Lost, SseConnection, losses
 from ..fault_plan import Transport
 from ..faults import Void
 from ..history import StreamHistory
-from ..load import PROMPTS, Script, read_once
+from ..load import PROMPTS, Script, read_once, read_over
 from ..served_run import ServedRun
 from .link_rules import LinkRule, Way
 from .virtual_network import VirtualNetwork, open_virtual_network
@@ -53,7 +53,7 @@ class HostLab:
     # {host: its process}, the newest one of each.
     joined: dict[int, ServerProcess] = attrs.field(factory=dict, init=False)
 
-    # {host: ranks of its engines}, as they were when it joined first.
+    # {host: ranks of its engines}, as they were when it joined this head first.
     ranks: dict[int, frozenset[int]] = attrs.field(factory=dict, init=False)
 
     @property
@@ -66,23 +66,36 @@ class HostLab:
         """Hosts that may join the head."""
         return range(HEAD + 1, self.clients)
 
-    async def start(self, *options: str) -> None:
-        """Start a head with one engine, and let each other host join with one. `options` are the
-        head's. Raises `ServerEnded`, `NotInTime`."""
+    async def start(self, *options: str, engines: int = 1) -> None:
+        """Start a head with so many engines, and let each other host join with one. `options` are
+        the head's. Raises `ServerEnded`, `NotInTime`."""
         await self.make_key()
         join = ("--join-port", str(JOIN_PORT), "--key", str(self.key_file))
         address = ("--advertise", self.network.address(HEAD))
-        counts = ("--engines", "1", "--frontends", "1")
+        counts = ("--engines", str(engines), "--frontends", "1")
+        if not engines:  # it does not serve before a host is there
+            self.start_host(self.others[0])
         await self.start_head(*join, *address, *counts, *options)
-        await self.wait_ready(1)
         for host in self.others:
-            known = set(await self.epochs())
-            self.start_host(host)
-            await self.wait_ready(len(known) + 1)
-            self.ranks[host] = frozenset(set(await self.epochs()) - known)
+            if host not in self.joined:
+                await self.wait_ready(len(self.joined) + engines)
+                self.start_host(host)
+        await self.wait_ready(len(self.joined) + engines)
+        await self.note_ranks()
+
+    async def note_ranks(self) -> None:
+        """Learn which ranks each host has under this head. Raises `NotInTime`."""
+        engines = await self._engines_asked()
+        self.ranks = {
+            host: frozenset(each["rank"] for each in engines if each.get("host") == name_of(host))
+            for host in self.others
+        }
 
     async def epochs(self) -> dict[int, int]:
         """{rank: epoch} of all engines; asked for until there is an answer."""
+        return {engine["rank"]: engine["epoch"] for engine in await self._engines_asked()}
+
+    async def _engines_asked(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
 
         async def is_answered() -> bool:
@@ -90,7 +103,7 @@ class HostLab:
             return bool(found)
 
         await wait_until(is_answered, "the head says which engines there are", seconds=READY_S)
-        return {engine["rank"]: engine["epoch"] for engine in found}
+        return found
 
     async def start_head(self, *options: str) -> None:
         """Start `triolet serve` with these options, until it serves. Raises `ServerEnded`."""
@@ -156,6 +169,13 @@ class HostLab:
 
         return await wait_until(are_ready, f"{count} engines are ready", seconds=READY_S)
 
+    def kill_root(self) -> int:
+        """SIGKILL for the root alone. Its pid."""
+        pid = self.head.pid
+        os.kill(pid, signal.SIGKILL)
+        self.head.popen.wait()
+        return pid
+
     # ---- faults
 
     def between(self, host: int, other: int = HEAD) -> list[Way]:
@@ -215,16 +235,21 @@ class HostLab:
             yield SseConnection(trio.SocketStream(sock), API_KEY)
 
     @asynccontextmanager
-    async def streams(self, scripts: Sequence[Script]) -> AsyncIterator[list[StreamHistory]]:
-        """Streams of clients that never come back; the block is left when all have ended."""
+    async def streams(
+        self, scripts: Sequence[Script], *, comes_back: bool = False
+    ) -> AsyncIterator[list[StreamHistory]]:
+        """Streams of clients that never come back, or do so by number; the block is left when all
+        have ended."""
         now = trio.current_time()
         histories = [
-            StreamHistory(f"stream {number}", number, Transport.SSE, now)
+            StreamHistory(f"stream {number}", number, Transport.SSE, now, comes_back=comes_back)
             for number in range(len(scripts))
         ]
         async with trio.open_nursery() as nursery:
             for script, history in zip(scripts, histories, strict=True):
                 read = partial(read_once, self.connection(), script.body(), history)
+                if comes_back:
+                    read = partial(read_over, self.connection, script.body(), history)
                 nursery.start_soon(read, name=history.name)
             yield histories
 

@@ -34,6 +34,7 @@ class Cost(enum.Enum):
     NOTHING = enum.auto()
     ENGINE = enum.auto()
     HOST = enum.auto()
+    ALL = enum.auto()
 
 
 @attrs.frozen
@@ -75,6 +76,7 @@ class HostFaultKind(enum.StrEnum):
     CUT_TO_HOST = "cut to host", Effect(Cost.HOST, Ways.TO_HOST, LONG_S, NOTHING_PASSES)
     LOSS = "loss", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"loss": 0.05})
     DELAY = "delay", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"delay_s": 0.015, "jitter_s": 0.05})
+    KILL_ROOT = "kill root", Effect(Cost.ALL)
     RATE = "rate", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"bytes_per_s": 125_000.0})
 
 
@@ -115,6 +117,7 @@ def judge_epochs_of_hosts(
 ) -> list[str]:
     """What is wrong with {rank: epoch} before and after, where `ranks` are those of its host."""
     cost = fault.kind.effect.cost
+    ranks = frozenset(before) if cost is Cost.ALL else ranks
     changed = {rank for rank in before if after.get(rank) != before[rank]}
     wrong = [f"engine {rank} of another place is another now" for rank in changed - ranks]
     if after.keys() != before.keys():
@@ -123,7 +126,7 @@ def judge_epochs_of_hosts(
         wrong.append(f"engines {sorted(changed)} are others, though their host was only silent")
     if cost is Cost.ENGINE and len(changed) != 1:
         wrong.append(f"engines {sorted(changed)} are others, one was killed")
-    if cost is Cost.HOST and changed != ranks:
+    if cost in (Cost.HOST, Cost.ALL) and changed != ranks:
         wrong.append(
             f"engines {sorted(ranks - changed)} are listed again, though their host was lost"
         )

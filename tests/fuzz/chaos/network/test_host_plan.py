@@ -3,6 +3,7 @@
 import pytest
 
 from triolet.fuzz.chaos.network.host_plan import (
+    Cost,
     HostFault,
     HostFaultKind,
     judge_epochs_of_hosts,
@@ -32,8 +33,13 @@ def test_a_plan_has_every_kind_once_before_any_comes_again() -> None:
 @pytest.mark.parametrize("kind", HostFaultKind)
 def test_a_fault_costs_what_its_kind_says(kind: HostFaultKind) -> None:
     lost, kept = {**BEFORE, 1: 12288}, BEFORE
-    is_costly = kind.effect.cost.name != "NOTHING"
-    right, wrong = (lost, kept) if is_costly else (kept, lost)
+    all_lost = {rank: epoch + 12288 for rank, epoch in BEFORE.items()}
+    right, wrong = {
+        Cost.NOTHING: (kept, lost),
+        Cost.ENGINE: (lost, kept),
+        Cost.HOST: (lost, kept),
+        Cost.ALL: (all_lost, lost),
+    }[kind.effect.cost]
     assert judge_epochs_of_hosts(fault(kind), OF_HOST_2, BEFORE, right) == []
     assert judge_epochs_of_hosts(fault(kind), OF_HOST_2, BEFORE, wrong) != []
 
