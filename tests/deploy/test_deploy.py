@@ -1,6 +1,7 @@
 """Files of `deploy/`: command lines that exist, units and manifests that parse, a root as pid 1."""
 
 import configparser
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,8 @@ from ..house import ROOT
 DEPLOY = ROOT / "deploy"
 # By `systemd-analyze security`, of 10.
 EXPOSURE_MAX = 2.0
+# A host drains in less, whatever it runs.
+LEAVES_S = 15.0
 UNIT, PROXY = DEPLOY / "triolet.service", DEPLOY / "nginx.conf"
 
 
@@ -43,10 +46,23 @@ def pod() -> Any:
     return manifests()[0]["spec"]["template"]["spec"]
 
 
-def unit_lines() -> Any:
+def over_hosts(kind: str) -> dict[str, Any]:
+    """Manifests of this kind by name, of a head and its hosts."""
+    found = yaml.safe_load_all((DEPLOY / "kubernetes-hosts.yaml").read_text())
+    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def pods_over_hosts() -> tuple[Any, Any]:
+    """Those of the head and of a host."""
+    head, host = over_hosts("StatefulSet"), over_hosts("Deployment")
+    pods = head["triolet-head"], host["triolet-engine"]
+    return pods[0]["spec"]["template"]["spec"], pods[1]["spec"]["template"]["spec"]
+
+
+def unit_lines(path: Path = UNIT) -> Any:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
-    unit.read(UNIT)
+    unit.read(path)
     return unit["Service"]
 
 
@@ -61,6 +77,11 @@ COMMANDS = {
     "image": image_words(),
     "compose": compose()["command"],
     "kubernetes": pod()["containers"][0]["args"],
+    "kubernetes, a head": pods_over_hosts()[0]["containers"][0]["args"],
+}
+OF_HOSTS = {
+    "unit": shlex.split(unit_lines(DEPLOY / "triolet-engine.service")["ExecStart"])[1:],
+    "kubernetes": pods_over_hosts()[1]["containers"][0]["args"],
 }
 
 
@@ -73,9 +94,51 @@ def test_its_command_is_one_of_ours_and_is_given_time_to_drain(where: str) -> No
         "image": float("inf"),  # its caller's
         "compose": float(compose()["stop_grace_period"].removesuffix("s")),
         "kubernetes": float(pod()["terminationGracePeriodSeconds"]),
+        "kubernetes, a head": float(pods_over_hosts()[0]["terminationGracePeriodSeconds"]),
     }
     assert grace_s + 5 <= stops_after_s[where]
     assert "--journal" in COMMANDS[where]
+
+
+@pytest.mark.parametrize("where", OF_HOSTS)
+def test_a_host_has_a_command_of_ours_and_time_to_drain(where: str) -> None:
+    app.parse_args(OF_HOSTS[where], exit_on_error=False, print_error=False)
+    assert OF_HOSTS[where][0] == "engine"
+    stops_after_s = {
+        "unit": float(unit_lines(DEPLOY / "triolet-engine.service")["TimeoutStopSec"]),
+        "kubernetes": float(pods_over_hosts()[1]["terminationGracePeriodSeconds"]),
+    }
+    assert stops_after_s[where] >= LEAVES_S
+
+
+def test_hosts_in_pods_find_the_head_its_ports_and_the_keys() -> None:
+    head, host = pods_over_hosts()
+    of_head, of_host = COMMANDS["kubernetes, a head"], OF_HOSTS["kubernetes"]
+    options = dict(itertools.pairwise(of_head))
+    low, high = map(int, options["--data-ports"].split("-"))
+    # Two for each frontend, and for one that is about to take its place.
+    assert high - low + 1 >= 2 * 2 * int(options["--frontends"])
+    name, port = dict(itertools.pairwise(of_host))["--join"].split(":")
+    assert port == options["--join-port"]
+    service = over_hosts("Service")[name]["spec"]
+    assert service["clusterIP"] == "None"  # the pod's own address, as it is advertised
+    assert service["publishNotReadyAddresses"]  # it serves when the first host does
+    assert options["--advertise"] == "$(POD_IP)"
+    policies = over_hosts("NetworkPolicy")
+    ports = [{"port": int(port)}, {"port": low, "endPort": high}]
+    assert policies[name]["spec"]["ingress"][1]["ports"] == ports
+    assert policies["triolet-engine"]["spec"]["egress"][0]["ports"] == ports
+    for pod in (head, host):
+        (copy,), (container,) = pod["initContainers"], pod["containers"]
+        path = dict(itertools.pairwise(container["args"]))["--key"]
+        mode, source, target = copy["command"][2:]
+        assert (mode, target) == ("600", path)  # what a key is refused without
+        mounts = {each["mountPath"]: each["name"] for each in copy["volumeMounts"]}
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert volumes[mounts[str(Path(source).parent)]]["secret"]
+        mounted = {each["mountPath"] for each in container["volumeMounts"]}
+        assert {str(Path(path).parent), "/model", "/tmp"} <= mounted
+        assert {each["name"] for each in container["volumeMounts"]} - {"journal"} <= set(volumes)
 
 
 def test_the_unit_signals_the_root_alone() -> None:
@@ -98,19 +161,21 @@ def test_the_unit_takes_what_a_server_has_no_use_for() -> None:
     assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
-def test_the_pod_meets_the_restricted_standard() -> None:
-    spec, (container,) = pod(), pod()["containers"]
-    assert spec["securityContext"]["runAsNonRoot"]
-    assert spec["securityContext"]["runAsUser"] > 0
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is False
-    # It is for run folders, and the root file system cannot be written.
-    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+def test_pods_meet_the_restricted_standard() -> None:
+    for spec in (pod(), *pods_over_hosts()):
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        assert spec["automountServiceAccountToken"] is False
+        # It is for run folders, and the root file system cannot be written.
+        mounts = spec["containers"][0]["volumeMounts"]
+        assert {"name": "tmp", "mountPath": "/tmp"} in mounts
     (policy,) = [each for each in manifests() if each["kind"] == "NetworkPolicy"]
     assert policy["spec"]["podSelector"] == manifests()[0]["spec"]["selector"]
 
