@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from ....nurseries.tasks.service import single_error
-from ...observers import NotInTime, wait_until
+from ...observers import NotInTime, costs_of_tree, wait_until
 from ...observers import name_of as title_of
 from .. import faults
 from ..campaign import log_violations
@@ -52,6 +52,10 @@ from .host_plan import (
 from .link_rules import Way
 
 STREAMS, TOKENS = 16, 400
+# Each is alone for a moment. What they may cost, of a core that others want, too; the process's own
+# beats are in it.
+STRANGERS_PER_S = 1000.0
+STRANGERS_CPU_MAX, STRANGERS_MIB_MAX, STRANGERS_LINES_MAX = 0.2, 8.0, 50
 # Silence of one second, and what a busy machine adds; a killed process is noticed sooner.
 NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
 # What costs no host may never be seen: an engine that is killed has a successor in less.
@@ -213,6 +217,8 @@ class HostCampaign:
             case HostFaultKind.LEAVE:
                 seconds = await self.lab.leave(host)
                 return f"its process ended with 0, {seconds:.1f} s after SIGTERM"
+            case HostFaultKind.STRANGERS:
+                return await self._meet_strangers(effect.seconds)
             case HostFaultKind.KILL_ROOT:
                 return await self._replace_head()
             case HostFaultKind.STOP_HOST:
@@ -227,6 +233,24 @@ class HostCampaign:
                 return await faults.kill(self._titled(host, WORKER)[0])
             case _:
                 return await faults.kill(self._titled(host, ENGINE)[0])
+
+    async def _meet_strangers(self, seconds: float) -> str:
+        """Have strangers at the door for so long; what they cost the head."""
+        head = self.lab.head
+        before, began_s, lines = costs_of_tree(head.pid)["root"], trio.current_time(), head.log()
+        count = await self.lab.have_strangers(STRANGERS_PER_S, seconds)
+        after, passed_s = costs_of_tree(head.pid)["root"], trio.current_time() - began_s
+        cpu = (after.cpu_s - before.cpu_s) / passed_s
+        grown_mib = after.resident_mib - before.resident_mib
+        said = head.log().count("\n") - lines.count("\n")
+        proof = (
+            f"{count} strangers in {passed_s:.1f} s; the root took {cpu:.1%} of a core,"
+            f" {grown_mib:+.1f} MiB, and wrote {said} lines"
+        )
+        most = STRANGERS_CPU_MAX * self.options.patience, STRANGERS_MIB_MAX, STRANGERS_LINES_MAX
+        if any(found > bound for found, bound in zip((cpu, grown_mib, said), most, strict=True)):
+            self.report.violations.append(Violation("I7", f"strangers: {proof}"))
+        return proof
 
     async def _replace_head(self) -> str:
         """Kill the root and start the next one over the same journals. Raises `ServerEnded`."""

@@ -28,6 +28,7 @@ from ..faults import Void
 from ..history import StreamHistory
 from ..load import PROMPTS, Script, read_once, read_over
 from ..served_run import ServedRun
+from . import strangers
 from .link_rules import LinkRule, Way
 from .virtual_network import VirtualNetwork, open_virtual_network
 
@@ -223,6 +224,18 @@ class HostLab:
         if popen.returncode:
             raise Void(f"{name_of(host)} ended with {popen.returncode}: {self.joined[host].log()}")
         return seconds
+
+    async def have_strangers(self, rate: float, seconds: float) -> int:
+        """Have strangers come to the door, so many a second, from the head's own host: the switch
+        would be busier than the head. How many there were. Raises `NotInTime`."""
+        program = [*self.network.words(HEAD), sys.executable, "-m", strangers.__name__]
+        (folder := self.folder / "strangers").mkdir(exist_ok=True)
+        (log := folder / "log").unlink(missing_ok=True)
+        crowd = ServerProcess(program, folder)
+        crowd.spawn(self.network.address(HEAD), str(JOIN_PORT), str(rate), str(seconds))
+        has_ended = partial(wait_until, lambda: crowd.popen.poll() is not None, "they have left")
+        await has_ended(seconds=seconds + READY_S)
+        return int(log.read_text())
 
     # ---- clients
 

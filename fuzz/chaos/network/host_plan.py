@@ -76,6 +76,7 @@ class HostFaultKind(enum.StrEnum):
     CUT_TO_HOST = "cut to host", Effect(Cost.HOST, Ways.TO_HOST, LONG_S, NOTHING_PASSES)
     LOSS = "loss", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"loss": 0.05})
     DELAY = "delay", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"delay_s": 0.015, "jitter_s": 0.05})
+    STRANGERS = "strangers", Effect(Cost.NOTHING, seconds=BAD_S)
     KILL_ROOT = "kill root", Effect(Cost.ALL)
     RATE = "rate", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"bytes_per_s": 125_000.0})
 
