@@ -193,13 +193,43 @@ def drain(
 
 
 @app.command
-def keygen(file: pathlib.Path, /) -> None:
-    """Make the keys of a cluster: for the head (`serve --key`), and for hosts (`engine --key`)."""
+def keygen(
+    file: pathlib.Path,
+    /,
+    *,
+    rotate: Annotated[
+        bool, Parameter(help="Give hosts another pair; that of before is let in until --retire.")
+    ] = False,
+    retire: Annotated[bool, Parameter(help="Let no pair in that was rotated.")] = False,
+) -> None:
+    """Make the keys of a cluster: for the head (`serve --key`), and for hosts (`engine --key`).
+
+    A head that runs reads a changed file by `triolet reload`.
+    """
     from .api.commands.exits import errors_as_sentences
-    from .runtime.hosts.host_keys import write_cluster_keys
+    from .runtime.hosts import host_keys
 
     with errors_as_sentences():
-        write_cluster_keys(file)
+        if rotate and retire:
+            raise InvalidParameter("rotate", "and --retire exclude each other")
+        if rotate:
+            host_keys.rotate_cluster_keys(file)
+        elif retire:
+            host_keys.retire_cluster_keys(file)
+        else:
+            host_keys.write_cluster_keys(file)
+
+
+@app.command
+def reload(run: RunName = None) -> None:
+    """Have a running head read the keys of hosts again; who comes by a retired one is refused."""
+    import trio
+
+    from .api.commands.exits import errors_as_sentences, print_whole
+    from .api.commands.running import reload_text
+
+    with errors_as_sentences():
+        print_whole(trio.run(reload_text, run))
 
 
 @app.command

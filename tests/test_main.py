@@ -15,7 +15,7 @@ import pytest
 
 import triolet
 from triolet.api.commands.options import GROUPS
-from triolet.api.commands.running import drain_text, restart_text, tree_text
+from triolet.api.commands.running import drain_text, reload_text, restart_text, tree_text
 from triolet.command_line import run_words
 from triolet.engine.errors import InvalidParameter
 from triolet.nurseries.tasks.service import open_service
@@ -166,6 +166,8 @@ async def answer(question: ControlQuestion) -> str:
     call, place = question.call, question.place
     if call is ControlCall.TREE:
         return msgspec.json.encode(TREE).decode()
+    if call is ControlCall.RELOAD:
+        return '["b"]'
     if call is ControlCall.DRAIN and question.named == "host c":
         raise ControlCallRefused("there is no host c here")
     if place == Place(Role.ENGINE, 7):
@@ -227,6 +229,22 @@ async def test_a_host_is_drained_by_its_name() -> None:
         assert await drain_text(None, "b") == "host b drains, and ends"
         with pytest.raises(ControlCallRefused, match="there is no host c here"):
             await drain_text("ab", "c")
+
+
+async def test_keys_are_read_again_and_who_is_refused_is_named() -> None:
+    async with running("ab12"):
+        assert await reload_text(None) == "keys were read\nhost b is refused"
+
+
+def test_keys_are_rotated_or_retired(
+    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    file = str(tmp_path / "key")
+    for words in ([file], [file, "--rotate"], [file, "--retire"]):
+        assert run(["keygen", *words], capsys)[0] == 0
+    code, _, said = run(["keygen", file, "--rotate", "--retire"], capsys)
+    assert code == 2
+    assert said.startswith("triolet: --rotate and --retire exclude each other")
 
 
 def test_rolling_names_no_place(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,7 @@ CRUMBS = {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.hosts.epoch_blocks": "pure, beside a shell that is long",
+    "triolet.runtime.hosts.joined_host": "what the head has of a host, beside a shell that is long",
     "triolet.runtime.launchers.plan": "chooses among launchers, which do not know each other",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",

@@ -77,6 +77,16 @@ async def drain_text(run: str | None, host: str) -> str:
     return f"host {host} drains, and ends"
 
 
+async def reload_text(run: str | None) -> str:
+    """Have the keys of hosts read again; what became of hosts.
+
+    Raises `RunNotFound`, `ControlCallFailed`, `ControlCallRefused`.
+    """
+    text = await ask_run(find_run(run), ControlCall.RELOAD)
+    refused = msgspec.json.decode(text, type=list[str])
+    return "\n".join(["keys were read", *(f"host {name} is refused" for name in refused)])
+
+
 async def restart_rolling(ask: Ask, say: Callable[[str], None]) -> None:
     """Restart every place, each when the one before is ready and linked; `say` gets the progress.
 

@@ -45,6 +45,7 @@ class ControlCall(enum.StrEnum):
     PLACES = "places"  # all there are, as they are now
     RESTART = "restart"  # a place; without one, all that were given up
     SIGNAL = "signal"  # a process, by its place
+    RELOAD = "reload"  # the file of hosts' keys
     DRAIN = "drain"  # a host: its engines finish or give away what they have, and it ends
     WATCH = "watch"  # what changes, from now on; over the run folder's socket alone
 

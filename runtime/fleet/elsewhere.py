@@ -40,6 +40,9 @@ class PlacesElsewhere(Protocol):
     async def answer(self, place: str, question: ControlQuestion) -> str:
         """Have it answered where the place is. Raises `ControlCallRefused`."""
 
+    def reload(self) -> list[str]:
+        """Read keys again; the hosts that may not be here any more. Raises `ControlCallRefused`."""
+
     async def trees(self) -> list[ProcessTree]:
         """Trees of all hosts."""
 

@@ -319,6 +319,10 @@ class Root:
         match question:
             case ControlQuestion(ControlCall.DRAIN):
                 raise ControlCallRefused(f"there is no {named} here", "no_host")
+            case ControlQuestion(ControlCall.RELOAD):
+                if self.elsewhere is None:
+                    raise ControlCallRefused("no host may join this server", "no_host")
+                found = self.elsewhere.reload()
             case ControlQuestion(ControlCall.RESTART, place):
                 found = {"restarted": self.orders.restart(place)}
             case ControlQuestion(ControlCall.PLACES):

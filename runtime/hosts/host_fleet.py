@@ -9,7 +9,6 @@ died of is judged here, with all others'.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Set
-from typing import Protocol
 
 import attrs
 import msgspec
@@ -31,7 +30,6 @@ from ...transports.links.channel import (
     Received,
 )
 from ...transports.links.curve import make_link_keys
-from ...transports.links.link_keys import LinkKeys
 from ...transports.links.zmq_channel import HubChannel, open_hub
 from ..control.calls import ControlCall, ControlQuestion, EngineState, Place, PlaceState, Role
 from ..errors import ControlCallRefused
@@ -41,7 +39,8 @@ from ..fleet.engine_fleet import EngineFleet
 from ..fleet.membership import FrontendDirectory
 from ..messages import EngineMembership, HostReports
 from .host_board import HostBoard
-from .host_directory import HostAdmission, HostDirectory, HostFault
+from .host_directory import HostDirectory, HostFault
+from .host_guests import HostGuests
 from .host_keys import ClusterKeys
 from .host_messages import (
     DRAIN_WIRE,
@@ -68,6 +67,7 @@ from .host_messages import (
     Welcome,
 )
 from .host_plan import HOST_LINK
+from .joined_host import HostLauncher, JoinedHost
 from .lease import HostState, HostWatch
 
 # An order that is not answered by then: the host is slow, or away. A frontend waits for a second
@@ -78,39 +78,6 @@ REPORTS_S = 2.0
 
 
 @attrs.define(eq=False)
-class JoinedHost:
-    """Host that is here, and by which way it speaks."""
-
-    admission: HostAdmission
-    peer: Peer
-    watch: HostWatch
-    link_keys: LinkKeys
-    # {rank: epoch} of its engines whose numerics were compared with others'.
-    compared: dict[int, int] = attrs.field(factory=dict)
-    # Something changed that its task may have to look at.
-    bell: Doorbell = attrs.field(factory=Doorbell)
-    is_over: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the host."""
-        return self.admission.host.name
-
-
-class HostLauncher(Protocol):
-    """Who has hosts begun: see `launchers`."""
-
-    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Background task `launcher`."""
-
-    def to_reap(self) -> set[int]:
-        """The processes that were spawned here and are not reaped yet, by number."""
-
-    async def trees(self) -> list[ProcessTree]:
-        """Processes of this machine that no host shows."""
-
-
-@attrs.define(eq=False)
 class HostFleet:
     """Hosts of one head. `on_membership` hears of every change of the engines that are listed.
 
@@ -118,7 +85,7 @@ class HostFleet:
     """
 
     endpoint: str
-    keys: ClusterKeys
+    guests: HostGuests
     directory: HostDirectory
     engines: EngineFleet
     frontends: FrontendDirectory
@@ -138,8 +105,6 @@ class HostFleet:
     hosts: dict[str, JoinedHost] = attrs.field(factory=dict, init=False)
     _by_peer: dict[Peer, JoinedHost] = attrs.field(factory=dict, init=False)
     _channel: HubChannel = attrs.field(init=False)
-    # {public key of a ticket: the host that it is for}.
-    _tickets: dict[bytes, str] = attrs.field(factory=dict, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _call_ids: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
     # {call id: where its answer goes}, bounded by the orders of people.
@@ -161,7 +126,7 @@ class HostFleet:
             *codecs,
             input_endpoint=self.endpoint,
             output_endpoint="",
-            keys=self.keys.head,
+            keys=self.guests.keys.head,
             settings=HOST_LINK,
         )
         async with hub as channel:
@@ -188,21 +153,35 @@ class HostFleet:
     def make_ticket(self, name: str) -> ClusterKeys:
         """Keys for the host of this name, let in from now on; those of before are no more."""
         self.withdraw(name)
-        ticket = self.keys.make_ticket()
-        self._tickets[ticket.hosts.public] = name
+        ticket = self.guests.make_ticket(name)
         self._allow()
         return ticket
 
     def withdraw(self, name: str, cause: str = "was given up by its launcher") -> None:
         """What comes by a ticket of this host is not heard any more, and it is lost."""
-        for key in [key for key, holder in self._tickets.items() if holder == name]:
-            del self._tickets[key]
-            self._allow()
-            if (host := self.hosts.get(name)) is not None:
-                self._lose(host, cause)
+        if not self.guests.withdraw(name):
+            return
+        self._allow()
+        if (host := self.hosts.get(name)) is not None:
+            self._lose(host, cause)
+
+    def reload(self) -> list[str]:
+        """Read the keys again; hosts that come by one that is retired are refused. Which.
+
+        One that does not say by which it came is not heard any more, if that is retired, and lost
+        by its lease. Raises `ControlCallRefused`.
+        """
+        self.guests.reload()
+        self._allow()
+        allowed = {b"", *self.guests.let_in()}
+        refused = [host for host in self.hosts.values() if host.key not in allowed]
+        for host in refused:
+            self._send(host, JoinRefused("its key was retired", wire=self.directory.wire))
+            self._lose(host, "its key was retired", keeps_link=True)
+        return [host.name for host in refused]
 
     def _allow(self) -> None:
-        self._channel.allow(dict.fromkeys([self.keys.hosts.public, *self._tickets]))
+        self._channel.allow(dict.fromkeys(self.guests.let_in()))
 
     def hears(self, name: str) -> bool:
         """Whether this host has joined, and speaks."""
@@ -259,7 +238,8 @@ class HostFleet:
             self._lose(before, "replaced by another incarnation")
         host = self.hosts.get(join.name)
         if host is None:
-            host = JoinedHost(admission, peer, HostWatch(self.lease, now), make_link_keys())
+            watch = HostWatch(self.lease, now)
+            host = JoinedHost(admission, peer, watch, make_link_keys(), join.key)
             self.hosts[join.name] = self._by_peer[peer] = host
             self.board.handle_joined(join.name, admission.ranks, host.watch)
             self.directory.handle_key(admission.host, host.link_keys.public)
@@ -340,15 +320,21 @@ class HostFleet:
         host.bell.ring()  # one that is heard again waits for an echo
         self._list(host)
 
-    def _lose(self, host: JoinedHost, cause: str, *, has_left: bool = False) -> None:
-        """Unlist it, fence it, and end its task. Its own end is its lease's."""
+    def _lose(
+        self, host: JoinedHost, cause: str, *, has_left: bool = False, keeps_link: bool = False
+    ) -> None:
+        """Unlist it, fence it, and end its task. Its own end is its lease's.
+
+        With `keeps_link` what was sent to it last arrives, and the host ends the link.
+        """
         host.is_over = True
         host.bell.ring()
         self.directory.handle_lost(host.admission.host)
         if self.hosts.get(host.name) is host:
             del self.hosts[host.name]
         self._by_peer.pop(host.peer, None)
-        self._channel.forget(host.peer)
+        if not keeps_link:
+            self._channel.forget(host.peer)
         self.on_said(self.board.handle_over(host.name, now_ms(), is_lost=not has_left))
         self.on_event(HostLost(host.name, cause))
         self._list(host)

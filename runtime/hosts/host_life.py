@@ -282,6 +282,7 @@ class HostLife:
             attempt=len(self._asked_s),
             wire=self.wire,
             engine_wire=ENGINE_WIRE,
+            key=plan.keys.hosts.public,
             version=plan.version,
             name=plan.name,
             incarnation=self.incarnation,

@@ -63,6 +63,8 @@ class Join:
     model_hash: str  # of the model's files, by content
     attempt: int = 1
     engine_wire: int = 1  # version of what its engines and frontends exchange
+    # Public key by which it came, as it says: so that it is told when that is retired.
+    key: bytes = b""
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ frontends that other machines may reach.
 """
 
 import pathlib
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -16,6 +17,7 @@ from ..config import LAUNCHER_JOINED, RuntimeSettings
 from ..fleet.elsewhere import HeadParts, MakeElsewhere
 from ..hosts.host_directory import HostDirectory
 from ..hosts.host_fleet import HostFleet, MakeLauncher
+from ..hosts.host_guests import HostGuests
 from ..hosts.host_keys import ClusterKeys, make_cluster_keys, read_cluster_keys
 from ..hosts.host_plan import boottime_s
 from ..hosts.model_hash import model_hash
@@ -31,6 +33,8 @@ class JoinPlan:
     model_hash: str
     version: str
     launch: MakeLauncher | None = None
+    # Reads the keys' file again.
+    read_keys: Callable[[], ClusterKeys] | None = None
 
     @property
     def make(self) -> MakeElsewhere:
@@ -41,7 +45,7 @@ class JoinPlan:
 def _make_host_fleet(plan: JoinPlan, head: HeadParts) -> HostFleet:
     fleet = HostFleet(
         endpoint=plan.endpoint,
-        keys=plan.keys,
+        guests=HostGuests(plan.keys, plan.read_keys),
         directory=HostDirectory(
             model_hash=plan.model_hash, version=plan.version, epochs=head.engines.parts.epochs
         ),
@@ -66,14 +70,15 @@ def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
         raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
     if not hosts.address:
         raise InvalidParameter("advertise", "is missing: the address at which hosts reach this one")
-    key_file = pathlib.Path(hosts.key_file)
+    read_keys = partial(read_cluster_keys, pathlib.Path(hosts.key_file), is_head=True)
     launch = LaunchPlan(
         settings=settings, version=__version__, model_hash=model_hash(settings.engine.model)
     )
     return JoinPlan(
         endpoint=endpoint_of("advertise", hosts.address, hosts.join_port),
         # Those of a launcher are this run's alone.
-        keys=read_cluster_keys(key_file, is_head=True) if hosts.key_file else make_cluster_keys(),
+        keys=read_keys() if hosts.key_file else make_cluster_keys(),
+        read_keys=read_keys if hosts.key_file else None,
         model_hash=launch.model_hash,
         version=__version__,
         launch=launch.make,

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ from triolet.runtime.events import (
 from triolet.runtime.fleet.engine_fleet import EngineFleet
 from triolet.runtime.hosts.host_directory import HostDirectory
 from triolet.runtime.hosts.host_fleet import HostFleet
+from triolet.runtime.hosts.host_guests import HostGuests
 from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
 from triolet.runtime.hosts.host_messages import HOST_WIRE, LeaseSettings
 from triolet.runtime.hosts.host_plan import HostPlan, boottime_s
@@ -75,7 +76,7 @@ class Bed:
         self.engines = acting_fleet(settings, self.diary, self.kernel)
         self.hosts = HostFleet(
             endpoint="tcp://127.0.0.1:0",
-            keys=self.keys,
+            guests=HostGuests(self.keys),
             directory=HostDirectory("m", "1", self.engines.parts.epochs),
             engines=self.engines,
             frontends=self.engines.frontends,
@@ -132,6 +133,26 @@ class Bed:
                 return members
             count += 1
             await self.diary.wait_for(EngineMembership, count)
+
+
+@attrs.define(eq=False)
+class RaisesIn:
+    """Task of this nursery that is expected to be refused."""
+
+    nursery: trio.Nursery
+    error: JoinRefusedByHead | None = None
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+    async def run(self, async_fn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await async_fn()
+        except JoinRefusedByHead as error:
+            self.error = error
+        self.ended.set()
+
+    async def wait(self) -> JoinRefusedByHead | None:
+        await self.ended.wait()
+        return self.error
 
 
 @asynccontextmanager
@@ -304,6 +325,27 @@ async def test_a_host_with_another_key_is_not_let_in() -> None:
             assert "did not let it in" in (await diary.wait_for(HostLost)).cause
             nursery.cancel_scope.cancel("it is not let in")
         assert bed.diary.of(HostJoined) == []
+
+
+async def test_keys_are_rotated_while_hosts_serve_and_who_has_a_retired_one_is_refused() -> None:
+    async with open_bed() as bed:
+        (old, _), rotated = bed.host("b"), bed.keys.rotated()
+        bed.hosts.guests.read = lambda: rotated
+        async with trio.open_nursery() as nursery:
+            refused = RaisesIn(nursery)
+            nursery.start_soon(refused.run, old.run)
+            await bed.wait_listed((0, READY, False))
+            assert bed.hosts.reload() == []
+            nursery.start_soon(bed.host("c", keys=rotated)[0].run)
+            await bed.wait_listed((0, READY, False), (1, READY, False))
+            bed.hosts.guests.read = rotated.retired
+            assert bed.hosts.reload() == ["b"]
+            assert "its key was retired" in str(await refused.wait())
+            await bed.wait_listed((1, READY, False))
+            again, diary = bed.host("b")
+            nursery.start_soon(again.run)
+            assert "did not let it in" in (await diary.wait_for(HostLost)).cause
+            nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_who_is_not_let_in_now_leaves_no_link_behind() -> None:

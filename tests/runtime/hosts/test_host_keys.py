@@ -1,15 +1,19 @@
 """Key files: written once and for their owner alone, read back, and refused with the reason."""
 
 import json
+import os
 import pathlib
 
 import pytest
 
 from triolet.engine.errors import InvalidParameter
 from triolet.runtime.hosts.host_keys import (
+    RETIRING_MAX,
     make_cluster_keys,
     parse_cluster_keys,
     read_cluster_keys,
+    retire_cluster_keys,
+    rotate_cluster_keys,
     write_cluster_keys,
 )
 
@@ -42,6 +46,40 @@ def test_a_host_needs_no_secret_of_the_head(tmp_path: pathlib.Path) -> None:
     assert read_cluster_keys(path, is_head=False).hosts.secret
     with pytest.raises(InvalidParameter, match="is no file of"):
         read_cluster_keys(path, is_head=True)
+
+
+def test_a_pair_of_hosts_is_rotated_and_then_retired(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "key"
+    write_cluster_keys(path)
+    first = read_cluster_keys(path, is_head=True)
+    rotate_cluster_keys(path)
+    second = read_cluster_keys(path, is_head=True)
+    assert second.head == first.head
+    assert second.let_in == (second.hosts.public, first.hosts.public)
+    rotate_cluster_keys(path)
+    third = read_cluster_keys(path, is_head=True)
+    assert third.let_in == (third.hosts.public, *second.let_in)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert third.make_ticket().retiring == ()
+    retire_cluster_keys(path)
+    assert read_cluster_keys(path, is_head=True).let_in == (third.hosts.public,)
+    assert list(tmp_path.iterdir()) == [path]
+    for _ in range(RETIRING_MAX):
+        rotate_cluster_keys(path)
+    with pytest.raises(InvalidParameter, match="has 4 pairs to --retire first"):
+        rotate_cluster_keys(path)
+
+
+def test_what_cannot_be_rotated_is_as_it_was(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "key"
+    with pytest.raises(InvalidParameter, match="cannot be read: No such file"):
+        rotate_cluster_keys(path)
+    write_cluster_keys(path)
+    (tmp_path / f".key.{os.getpid()}").mkdir()
+    before = path.read_text()
+    with pytest.raises(InvalidParameter, match="key cannot be written: File exists"):
+        rotate_cluster_keys(path)
+    assert path.read_text() == before
 
 
 @pytest.mark.parametrize(
