@@ -41,3 +41,5 @@ class HostPlan:
     drain_grace_s: float = 5.0
     engine_module: str = ENGINE_MODULE
     patience_s: float = math.inf
+    # Without a head for so long, what engines left in memory is given back.
+    keep_s: float = 300.0

@@ -2,7 +2,7 @@
 
 A host dials its head for ever. What it computes with outlives its engines and each of its lives: a
 host that was cut off ends its engines, joins again as another incarnation, and finds the weights in
-memory. A life is in `host_life`.
+memory, which it keeps for some minutes without a head. A life is in `host_life`.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import trio
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.tasks.background import waiting_for
 from ..continuity.estate import EngineEstate, Estate
-from ..events import HostLost, OnEvent
+from ..events import HostLost, HostSaid, OnEvent
 from ..launch.child import PlaceEvent
 from .host_life import HostLife
 from .host_plan import HostPlan, boottime_s
@@ -65,6 +65,8 @@ class Host:
     on_drain: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM)
     # No life begins any more.
     is_leaving: bool = attrs.field(default=False, init=False)
+    # When the last life ended that was let in.
+    _alone_since_s: float = attrs.field(default=0.0, init=False)
     # The life that runs; None between two.
     life: HostLife | None = attrs.field(default=None, init=False)
 
@@ -75,24 +77,38 @@ class Host:
         Raises `JoinRefusedByHead` for what only people can mend, `BootRefused` and `NoEngineLeft`
         as a fleet does. Cancellation: every process is stopped and reaped.
         """
-        estate, heads = EngineEstate(), itertools.cycle(self.plan.heads)
-        alone_since_s = trio.current_time()
-        with estate.open(self.plan.engines):
-            while True:
-                began_s = trio.current_time()
-                cause, was_in = await self._live(next(heads), estate)
-                if cause:
-                    self.on_event(HostLost(self.plan.name, cause))
-                if self.is_leaving:
-                    with waiting_for("its end"):
-                        await trio.sleep_forever()
-                if was_in:
-                    alone_since_s = trio.current_time()
-                elif trio.current_time() - alone_since_s >= self.plan.patience_s:
-                    return
-                was_short = trio.current_time() - began_s <= SHORT_LIFE_S
-                with waiting_for("the time to dial again"):
-                    await trio.sleep(LONG_REST_S if was_short else REST_S)
+        heads, self._alone_since_s = itertools.cycle(self.plan.heads), trio.current_time()
+        while self._alone_s < self.plan.patience_s:
+            estate = EngineEstate()
+            with estate.open(self.plan.engines):
+                await self._live_on(heads, estate)
+
+    @property
+    def _alone_s(self) -> float:
+        return trio.current_time() - self._alone_since_s
+
+    async def _live_on(self, heads: Iterator[str], estate: Estate) -> None:
+        """Have one life after the other with this memory, until it is not worth keeping."""
+        is_used = False
+        while True:
+            began_s = trio.current_time()
+            cause, was_in = await self._live(next(heads), estate)
+            if cause:
+                self.on_event(HostLost(self.plan.name, cause))
+            if self.is_leaving:
+                with waiting_for("its end"):
+                    await trio.sleep_forever()
+            if was_in:
+                is_used, self._alone_since_s = True, trio.current_time()
+            elif self._alone_s >= self.plan.patience_s:
+                return
+            elif is_used and self._alone_s >= self.plan.keep_s:
+                text = f"gives back its engines' memory: no head for {self.plan.keep_s:g} s"
+                self.on_event(HostSaid(self.plan.name, text, is_warning=False))
+                return
+            was_short = trio.current_time() - began_s <= SHORT_LIFE_S
+            with waiting_for("the time to dial again"):
+                await trio.sleep(LONG_REST_S if was_short else REST_S)
 
     async def _live(self, head: str, estate: Estate) -> tuple[str, bool]:
         """Why a life is over, and whether it was let in."""

@@ -348,6 +348,19 @@ async def test_keys_are_rotated_while_hosts_serve_and_who_has_a_retired_one_is_r
             nursery.cancel_scope.cancel("the test is over")
 
 
+async def test_memory_is_kept_for_a_while_without_a_head() -> None:
+    bed = Bed()
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with running_kernel(bed.kernel), trio.open_nursery() as nursery:
+            async with open_service(bed.hosts.run, name="hosts"):
+                host, diary = bed.host(keep_s=0.1)
+                nursery.start_soon(host.run)
+                await bed.wait_listed((0, READY, False))
+            said = await diary.wait_for(HostSaid)
+            assert said.text == "gives back its engines' memory: no head for 0.1 s"
+            nursery.cancel_scope.cancel("the test is over")
+
+
 async def test_who_is_not_let_in_now_leaves_no_link_behind() -> None:
     async with open_bed() as bed:
         (host, _), (double, refusals) = bed.host("b"), bed.host("b")
