@@ -1,4 +1,4 @@
-"""`triolet serve` with the arguments that follow, but for processes that know poisons.
+"""`triolet serve` or `engine`, as its arguments say, but for processes that know poisons.
 
     python -m triolet.fuzz.chaos.chaos_server ISAS serve …
 
@@ -19,6 +19,7 @@ from ...runtime.fleet import root
 from ...runtime.fleet.engine_fleet import EngineFleet
 from ...runtime.fleet.form_fleet import FormFleet
 from ...runtime.fleet.frontend_fleet import FrontendFleet
+from ...runtime.hosts import host_life
 from .poisoned_engine import WORKER_MODULE
 
 
@@ -61,4 +62,6 @@ if __name__ == "__main__":
     roots: Any = root
     roots.EngineFleet, roots.FrontendFleet = ChaosFleet, ChaosFrontends
     roots.FormFleet = ChaosForms
+    hosts: Any = host_life
+    hosts.EngineFleet = ChaosFleet
     runpy.run_module("triolet", run_name="__main__")

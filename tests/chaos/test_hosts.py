@@ -1,8 +1,8 @@
 """Short form of `triolet chaos --hosts 3`: hosts join a head, are killed, cut off, and outlive it.
 
-Eight cases: hosts join; strangers come to the door; an engine of one is killed; a host is switched
-off; its link is cut for 2 s, and for 6 s; the head is killed, and no host computes on; and the next
-one has its streams.
+Nine cases: hosts join; strangers come to the door; an engine of one is killed; a request ends
+whichever engine computes it, and is refused after two; a host is switched off; its link is cut for
+2 s, and for 6 s; the head is killed, and no host computes on; and the next one has its streams.
 """
 
 import pytest
@@ -22,6 +22,7 @@ OPTIONS = ChaosOptions(hosts=3, patience=10.0)
 KINDS = (
     HostFaultKind.STRANGERS,
     HostFaultKind.KILL_ENGINE,
+    HostFaultKind.POISON,
     HostFaultKind.HOST_OFF,
     HostFaultKind.SHORT_CUT,
     HostFaultKind.CUT,

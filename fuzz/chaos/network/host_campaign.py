@@ -22,10 +22,12 @@ from ...observers import NotInTime, costs_of_tree, wait_until
 from ...observers import name_of as title_of
 from .. import faults
 from ..campaign import log_violations
-from ..fault_plan import FaultKind, digest
+from ..checkers import QUARANTINED
+from ..fault_plan import POISON_SEED, FaultKind, Transport, digest
 from ..history import StreamHistory, Violation
-from ..load import Script
-from ..options import ChaosOptions
+from ..load import Script, read_once
+from ..options import CHAOS_SERVER, ChaosOptions
+from ..own_faults import ABORTED, REFUSED
 from ..report.gaps import percentiles_of
 from ..report.report import FaultOutcome, Report
 from .host_lab import (
@@ -229,6 +231,8 @@ class HostCampaign:
                 if took_s is None:
                     raise faults.Void(f"nobody ended it: {proof}")
                 return proof
+            case HostFaultKind.POISON:
+                return await self._poison(fault)
             case HostFaultKind.KILL_WORKER:
                 return await faults.kill(self._titled(host, WORKER)[0])
             case _:
@@ -258,6 +262,27 @@ class HostCampaign:
         await self.lab.head.start(PORT)
         self.heads_s.append(trio.current_time() - began_s)
         return f"pid {pid} is gone, the next head serves after {self.heads_s[-1]:.1f} s"
+
+    async def _poison(self, fault: HostFault) -> str:
+        """Send a poison, and once more; what the log says. Raises `Void` if nobody died of it."""
+        said, ends = len(self.lab.head.log()), list[StreamHistory]()
+        body = self.scripts[0].body(input=f"I am the poison of fault {fault.number}.")
+        body["runtime"]["seed"] = POISON_SEED + fault.token
+        for again in ("", " again"):
+            name = f"poison of fault {fault.number}{again}"
+            history = StreamHistory(name, 0, Transport.SSE, trio.current_time())
+            await read_once(self.lab.connection(), body, history)
+            ends.append(history)
+        lines = self.lab.head.log()[said:].splitlines()
+        seen = [line for line in lines if ABORTED in line or REFUSED in line]
+        if not any(ABORTED in line for line in seen):
+            raise faults.Void(f"nobody died of it; its end was {ends[0].ending} {ends[0].message}")
+        self.report.violations += [
+            Violation("I13", f"{each.name}: its end was {each.code or each.ending}: {each.message}")
+            for each in ends
+            if each.code != QUARANTINED
+        ]
+        return "; ".join(seen)
 
     def _ways(self, ways: Ways, host: int) -> list[Way]:
         return {
@@ -325,6 +350,7 @@ async def run_hosts(
     """
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
         async with open_host_lab(pathlib.Path(folder), options.hosts, seed=options.seed) as lab:
+            lab.program = ("-m", CHAOS_SERVER, "")
             plan = plan or make_host_plan(options.seed, options.count, lab.others)
             counts = Counter(str(fault.kind) for fault in plan)
             report = Report(options.seed, digest(plan), options.words_of_replay(), counts)

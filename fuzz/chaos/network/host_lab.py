@@ -27,6 +27,7 @@ from ..fault_plan import Transport
 from ..faults import Void
 from ..history import StreamHistory
 from ..load import PROMPTS, Script, read_once, read_over
+from ..options import PROGRAM
 from ..served_run import ServedRun
 from . import strangers
 from .link_rules import LinkRule, Way
@@ -50,6 +51,8 @@ class HostLab:
 
     network: VirtualNetwork
     folder: pathlib.Path
+    # What Python runs: the command of users, or one that differs where a campaign needs it.
+    program: Sequence[str] = PROGRAM
     head: ServedRun = attrs.field(init=False)
     # {host: its process}, the newest one of each.
     joined: dict[int, ServerProcess] = attrs.field(factory=dict, init=False)
@@ -275,7 +278,7 @@ class HostLab:
             process.kill()
 
     def _triolet(self, host: int) -> list[str]:
-        return [*self.network.words(host), sys.executable, "-m", "triolet"]
+        return [*self.network.words(host), sys.executable, *self.program]
 
     def _folder(self, host: int) -> pathlib.Path:
         folder = self.folder / name_of(host)

@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from ..checkers import POISON_DEATHS_MAX
+
 # A link that is cut for so short is not noticed; a host that is silent for so long is not lost yet;
 # and for so long it is (the lease is 3 s).
 BLINK_S, SHORT_S, LONG_S = 0.5, 2.0, 6.0
@@ -35,6 +37,8 @@ class Cost(enum.Enum):
     ENGINE = enum.auto()
     HOST = enum.auto()
     ALL = enum.auto()
+    # Of engines on whichever machine: two.
+    LIVES = enum.auto()
 
 
 @attrs.frozen
@@ -78,6 +82,7 @@ class HostFaultKind(enum.StrEnum):
     DELAY = "delay", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"delay_s": 0.015, "jitter_s": 0.05})
     STRANGERS = "strangers", Effect(Cost.NOTHING, seconds=BAD_S)
     KILL_ROOT = "kill root", Effect(Cost.ALL)
+    POISON = "poison", Effect(Cost.LIVES)
     RATE = "rate", Effect(Cost.NOTHING, Ways.BOTH, BAD_S, {"bytes_per_s": 125_000.0})
 
 
@@ -120,13 +125,16 @@ def judge_epochs_of_hosts(
     cost = fault.kind.effect.cost
     ranks = frozenset(before) if cost is Cost.ALL else ranks
     changed = {rank for rank in before if after.get(rank) != before[rank]}
-    wrong = [f"engine {rank} of another place is another now" for rank in changed - ranks]
+    others = changed - (set(before) if cost is Cost.LIVES else ranks)
+    wrong = [f"engine {rank} of another place is another now" for rank in others]
     if after.keys() != before.keys():
         wrong.append(f"engines {sorted(before)} are {sorted(after)} now")
     if cost is Cost.NOTHING and changed:
         wrong.append(f"engines {sorted(changed)} are others, though their host was only silent")
     if cost is Cost.ENGINE and len(changed) != 1:
         wrong.append(f"engines {sorted(changed)} are others, one was killed")
+    if cost is Cost.LIVES and len(changed) > POISON_DEATHS_MAX:
+        wrong.append(f"engines {sorted(changed)} are others, for one request")
     if cost in (Cost.HOST, Cost.ALL) and changed != ranks:
         wrong.append(
             f"engines {sorted(ranks - changed)} are listed again, though their host was lost"

@@ -38,6 +38,7 @@ def test_a_fault_costs_what_its_kind_says(kind: HostFaultKind) -> None:
         Cost.NOTHING: (kept, lost),
         Cost.ENGINE: (lost, kept),
         Cost.HOST: (lost, kept),
+        Cost.LIVES: (lost, all_lost),
         Cost.ALL: (all_lost, lost),
     }[kind.effect.cost]
     assert judge_epochs_of_hosts(fault(kind), OF_HOST_2, BEFORE, right) == []
