@@ -46,6 +46,7 @@ from .host_messages import (
     DRAIN_WIRE,
     HEAD_TO_HOST,
     HOST_TO_HEAD,
+    LEASE_OVER,
     VIEW_WIRE,
     EpochsWanted,
     Excused,
@@ -293,7 +294,7 @@ class HostFleet:
                 if (block := self.directory.handle_epochs_wanted(who)) is not None:
                     self._send(host, MoreEpochs(block.start, len(block)))
             case Leave(reason=reason):
-                self._lose(host, reason, has_left=True)
+                self._lose(host, reason, has_left=reason != LEASE_OVER)
 
     # ---- supervision
 

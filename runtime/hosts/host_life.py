@@ -56,6 +56,7 @@ from .host_messages import (
     HEAD_TO_HOST,
     HOST_TO_HEAD,
     HOST_WIRE,
+    LEASE_OVER,
     VIEW_WIRE,
     EpochsWanted,
     Excused,
@@ -219,7 +220,7 @@ class HostLife:
             wait_s = max(0.0, min(beat_s, lease.ends_s - now))
             with trio.move_on_after(wait_s), waiting_for("the next beat"):
                 await self._bell.wait()
-        self._send(Leave("its lease is over"))  # if it can be heard
+        self._send(Leave(LEASE_OVER))  # if it can be heard
         self._end(f"lost its head: nothing was heard for {lease.settings.lease_s:g} s")
 
     async def _run_engines(

@@ -146,6 +146,10 @@ class HostNews:
     texts: list[str]
 
 
+# Reason of a host that could not go on, by which it is lost all the same.
+LEASE_OVER = "its lease is over"
+
+
 @attrs.frozen
 class Leave:
     """The host has ended its engines, for `reason`, and speaks no more."""

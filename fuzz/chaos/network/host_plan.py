@@ -151,7 +151,7 @@ def judge_times_lost(
     fault: HostFault, name: str, before: Mapping[str, int], after: Mapping[str, int]
 ) -> list[str]:
     """What is wrong with {host: how often it was lost} before and after; `name` is its host's."""
-    is_lost = fault.kind.effect.cost is Cost.HOST
+    is_lost = fault.kind.effect.cost is Cost.HOST and fault.kind is not HostFaultKind.LEAVE
     others = {host: count for host, count in after.items() if host != name}
     wrong = [
         f"host {host} was lost {count} times, not {before.get(host)}"

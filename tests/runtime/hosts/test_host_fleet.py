@@ -37,7 +37,7 @@ from triolet.runtime.hosts.host_directory import HostDirectory
 from triolet.runtime.hosts.host_fleet import HostFleet
 from triolet.runtime.hosts.host_guests import HostGuests
 from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
-from triolet.runtime.hosts.host_messages import HOST_WIRE, LeaseSettings
+from triolet.runtime.hosts.host_messages import HOST_WIRE, LEASE_OVER, LeaseSettings, Leave
 from triolet.runtime.hosts.host_plan import HostPlan, boottime_s
 from triolet.runtime.hosts.host_process import Host
 from triolet.runtime.messages import EngineMember, EngineMembership, HostReport, HostReports
@@ -450,6 +450,22 @@ async def test_frontends_hear_how_hosts_are() -> None:
             assert "SIGKILL" in said.mark["text"]
             nursery.cancel_scope.cancel("it ends")
         await bed.wait_report(name="b", state="lost", times_lost=1)
+
+
+async def test_a_host_that_leaves_is_not_counted_as_lost_and_one_that_could_not_go_on_is() -> None:
+    async with open_bed() as bed:
+        for number, (reason, names) in enumerate([("left", []), (LEASE_OVER, ["b"])]):
+            host, _ = bed.host()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(host.run)
+                await bed.wait_listed((0, READY, False))
+                assert host.life is not None
+                host.life._send(Leave(reason))
+                lost = await bed.diary.wait_for(HostLost, 1 + number)
+                assert lost.cause == reason
+                nursery.cancel_scope.cancel("it has left")
+            reports = bed.hosts.board.reports(boottime_s())
+            assert [(each.name, each.state) for each in reports] == [(n, "lost") for n in names]
 
 
 async def test_a_signal_to_a_host_itself_is_answered_first() -> None:
