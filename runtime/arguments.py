@@ -63,6 +63,8 @@ class HostArguments(TypedDict, total=False):
     key: str
     launcher: str
     engines_per_host: int
+    ray_address: str
+    host_resources: str
     first_host_s: float
 
 

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import attrs
+import msgspec
 
 from ..engine.config import EngineSettings, below, setting
 from ..engine.errors import InvalidParameter
@@ -198,12 +199,18 @@ class HostSettings:
     )
     launcher: str = setting(
         LAUNCHER_JOINED,
-        one_of=(LAUNCHER_JOINED, LAUNCHER_LOCAL),
-        help="How hosts begin: joined: by themselves; local: as children of this server.",
+        one_of=(LAUNCHER_JOINED, LAUNCHER_LOCAL, LAUNCHER_RAY),
+        help="How hosts begin: joined: by themselves; local: as children of this server; or ray.",
     )
     hosts: int = setting(1, at_most=PROCESSES_MAX, help="Hosts that the launcher has begun.")
     engines_per_host: int = setting(
         1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes of each of them."
+    )
+    ray_address: str = setting(
+        "auto", help="Ray cluster to place hosts in, as HOST:PORT; auto: the one of this machine."
+    )
+    host_resources: str = setting(
+        '{"CPU": 1}', help="Resources that Ray reserves for each host, as JSON."
     )
     # Programs and batches without engines of their own wait so long for one of a host: somebody has
     # to go there, and a model to be loaded. A server waits for ever.
@@ -219,6 +226,15 @@ class HostSettings:
         if self.data_ports and not self.ports:
             reason = f"must be LOW-HIGH, two ports or more, not {self.data_ports!r}"
             raise InvalidParameter("data_ports", reason)
+        self.resources()
+
+    def resources(self) -> dict[str, float]:
+        """`host_resources` as they are meant. Raises `InvalidParameter`."""
+        try:
+            return msgspec.json.decode(self.host_resources, type=dict[str, float])
+        except msgspec.MsgspecError as error:
+            reason = f"must be a JSON object of numbers, not {self.host_resources!r}: {error}"
+            raise InvalidParameter("host_resources", reason) from None
 
     @property
     def are_wanted(self) -> bool:

@@ -225,6 +225,16 @@ def test_torch_is_imported_in_worker_and_model_alone() -> None:
     assert not wrong
 
 
+def test_ray_is_in_the_process_of_a_placer_alone() -> None:
+    importers = {
+        module.name
+        for module in house_modules()
+        for item in module.imports
+        if item.target.split(".")[0] == "ray"
+    }
+    assert importers == {"triolet.runtime.launchers.ray_process"}
+
+
 def test_sans_io_modules_import_no_loop_clock_socket_or_device() -> None:
     wrong = [
         f"{module.name}:{item.line} imports {item.target}"

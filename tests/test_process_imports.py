@@ -54,6 +54,9 @@ PROCESSES = {
     ),
     # Of rich the words for sizes, in lines of events.
     ("triolet.runtime.launchers.local_process",): (COMMON | {"zmq", "rich"}, ROOMS),
+    # Ray itself comes when the process runs, and its own workers import the actor's module alone.
+    ("triolet.runtime.launchers.ray_process",): (COMMON, ROOMS),
+    ("triolet.runtime.launchers.ray_actor",): (set(), {"runtime"}),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
     ("triolet.engine.worker.native_process",): (
         COMMON | {"numpy"}, {"engine", "nurseries", "transports"},

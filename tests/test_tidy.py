@@ -38,8 +38,6 @@ CRUMBS = {
     "triolet.runtime.frontend.utility_calls": "the one part of the core client that waits",
     "triolet.runtime.text.tokenizer_threads": "waits for what `fair_turns` decides",
     "triolet.runtime.hosts.epoch_blocks": "pure, beside a shell that is long",
-    "triolet.runtime.hosts.joined_host": "what the head has of a host, beside a shell that is long",
-    "triolet.runtime.launchers.plan": "chooses among launchers, which do not know each other",
     "triolet.runtime.fleet.doubted_contents": "judges deaths for the fleet, which is long",
     "triolet.runtime.launch.hang_watcher": "the shell of `HangWatch`, for a child",
     "triolet.runtime.launch.tree_calls": "what `child_control` asks a child, and waits for",
@@ -91,10 +89,12 @@ RUN_BY_TESTS = {
     "triolet.fuzz.chaos.poisoned_frontend",
     "triolet.runtime.forms.form_process",
     "triolet.runtime.launchers.local_process",
+    "triolet.runtime.launchers.ray_process",
 }
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.
 FIREWALLS = {
+    "triolet.runtime.launchers.ray_process": "Ray has no error of its own for where no cluster is",
     "triolet.runtime.launch.local_child": "each failure of a child is judged",
     "triolet.runtime.fleet.process_supervisor": "a supervisor's work is failures",
     "triolet.nurseries.processes.boot": "last words of a child that cannot begin",

@@ -34,8 +34,8 @@ GROUPS = {
     "Routers": "kv-events-endpoint kv-events-replay-endpoint kv-events-token-ids",
     "When something dies": "replay-wait restart-limit restart-period journal no-journal"
     " adopted-keep takeover core-dumps",
-    "Hosts": "join-port key advertise data-ports launcher hosts engines-per-host join name"
-    " drain-grace",
+    "Hosts": "join-port key advertise data-ports launcher hosts engines-per-host ray-address"
+    " host-resources join name drain-grace",
     "Settings": "config help-all",
 }
 _GROUP_OF = {

@@ -47,8 +47,11 @@ from ..launch.signals import SignalTarget, target_of
 from .fleet_parts import FleetParts
 from .place import FleetPlace, State
 
-# Variables of a role beside those that any child inherits: frontends export spans.
-_VARIABLES: dict[str, tuple[str, ...]] = {"frontend": ("OTEL_", "SSL_CERT_")}
+# Variables of a role beside those that any child inherits: frontends export spans, placers place.
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "frontend": ("OTEL_", "SSL_CERT_"),
+    "placer": ("RAY_",),
+}
 
 
 class PlaceOwner(Protocol):

@@ -4,6 +4,7 @@ Roots of servers have one, and programs that a runtime is embedded in: whoever h
 frontends that other machines may reach.
 """
 
+import importlib.util
 import pathlib
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ import attrs
 from ... import __version__
 from ...engine.errors import InvalidParameter
 from ...transports.endpoint import BadEndpoint, check_endpoint
-from ..config import LAUNCHER_JOINED, RuntimeSettings
+from ..config import LAUNCHER_JOINED, LAUNCHER_RAY, RuntimeSettings
 from ..fleet.elsewhere import HeadParts, MakeElsewhere
 from ..hosts.host_directory import HostDirectory
 from ..hosts.host_fleet import HostFleet, MakeLauncher
@@ -70,6 +71,8 @@ def make_join_plan(settings: RuntimeSettings) -> JoinPlan:
         raise InvalidParameter("key", "is missing: hosts join with keys (triolet keygen FILE)")
     if not hosts.address:
         raise InvalidParameter("advertise", "is missing: the address at which hosts reach this one")
+    if hosts.launcher == LAUNCHER_RAY and importlib.util.find_spec("ray") is None:
+        raise InvalidParameter("launcher", "ray needs the package: pip install 'triolet[ray]'")
     read_keys = partial(read_cluster_keys, pathlib.Path(hosts.key_file), is_head=True)
     launch = LaunchPlan(
         settings=settings, version=__version__, model_hash=model_hash(settings.engine.model)

@@ -1,5 +1,6 @@
 """Doors of heads: what is wrong is named before anything is started."""
 
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -54,3 +55,9 @@ def test_a_door_for_hosts_of_this_machine_needs_neither_key_nor_address(key: str
     assert first.launch is not None
     assert first.keys != second.keys, "those of a run are its own"
     assert make_join_plan(settings_with(key_file=key, advertise="10.0.0.1")).launch is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is here")
+def test_a_door_for_hosts_of_a_cluster_needs_the_package_of_that() -> None:
+    with pytest.raises(InvalidParameter, match=r"pip install 'triolet\[ray\]'"):
+        make_join_plan(settings_with(launcher="ray", advertise="10.0.0.1"))
