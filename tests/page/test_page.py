@@ -210,7 +210,7 @@ async def test_the_address_of_a_demonstration_opens_everything_in_every_tab(plac
         assert await visit.page.evaluate("localStorage['triolet.demo'] ?? 'none'") == "none"
 
 
-SILENT_HOST = """import('./page/tree.js').then(({ Tree }) => {
+SILENT_HOST = """import(new URL('page/tree.js', document.baseURI)).then(({ Tree }) => {
   const box = document.body.appendChild(document.createElement('div'));
   const now = Date.now(), since = now - 2100;
   const facts = { ranks: '4', 'round trip': '0.4 ms', 'lease left': '1.1 s' };
