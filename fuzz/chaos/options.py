@@ -5,6 +5,7 @@ Plain data with defaults; the command line's parser reads the annotations.
 
 import enum
 import math
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -80,6 +81,17 @@ class ChaosOptions:
             " is one machine. Needs root, or `unshare --user --map-root-user`.",
         ),
     ] = 0
+    host_build: Annotated[
+        str,
+        Parameter(
+            group=SERVER,
+            help="Python of another build, which hosts have at first: before any other fault each"
+            " drains and is replaced.",
+        ),
+    ] = ""
+    head_build: Annotated[
+        str, Parameter(group=SERVER, help="Python of another build, which the head has.")
+    ] = ""
     executor: Annotated[
         str, Parameter(group=SERVER, help="Executor, as of serve: null, native or torch.")
     ] = "null"
@@ -167,6 +179,10 @@ class ChaosOptions:
             raise InvalidParameter(
                 "hosts", f"must be 0, or at least {HOSTS_MIN} without --target and --only"
             )
+        builds = {"host_build": self.host_build, "head_build": self.head_build}
+        for name, python in builds.items():
+            if python and not (self.hosts and os.access(python, os.X_OK)):
+                raise InvalidParameter(name, f"needs --hosts and a program to run, not {python!r}")
         if FaultKind.KILL_ROOT in self.only:
             raise InvalidParameter("only", "the root is killed last in any case")
         if not 1 <= self.patience < math.inf:
@@ -245,6 +261,8 @@ class ChaosOptions:
             *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.count)),
             *(("--profile", str(self.profile)) if self.profile else ()),
             *(("--hosts", str(self.hosts)) if self.hosts else ()),
+            *(("--host-build", self.host_build) if self.host_build else ()),
+            *(("--head-build", self.head_build) if self.head_build else ()),
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--executor", self.executor, "--step", str(self.step)),
             *("--workers", str(self.workers)),

@@ -7,6 +7,7 @@ Then all must be whole again, with other lives where the fault costs them and no
 the head is killed, and no host computes on.
 """
 
+import itertools
 import pathlib
 import re
 import sys
@@ -50,6 +51,7 @@ from .host_plan import (
     judge_epochs_of_hosts,
     judge_times_lost,
     make_host_plan,
+    make_upgrade_plan,
 )
 from .link_rules import Way
 
@@ -142,7 +144,7 @@ class HostCampaign:
         after, lost = await self.lab.epochs(), await self._times_lost()
         self._judge(outcome, histories)
         wrong = judge_epochs_of_hosts(fault, self.lab.ranks[fault.host], before, after)
-        if not is_root:  # the next head counts anew
+        if not is_root and lost:  # the next head counts anew
             wrong += judge_times_lost(fault, name_of(fault.host), lost_before, lost)
         outcome.violations += [Violation("I11", f"{kind}: {each}") for each in wrong]
         noticed_s = self.noticed_s.get(kind, [])
@@ -160,6 +162,8 @@ class HostCampaign:
             states = [state for state, _ in found.values()]
             return states == ["up"] * len(self.lab.others)
 
+        if HEAD in self.lab.pythons:  # another build's need not show them
+            return {}
         await wait_until(are_up, "monitors see all hosts up", seconds=NOTICE_S)
         return {host: count for host, (_, count) in found.items()}
 
@@ -217,8 +221,9 @@ class HostCampaign:
                 await self._wait_ended(host, computing)
                 return f"pid {pid} is gone, and no process of its host computes"
             case HostFaultKind.LEAVE:
+                python = self.lab.pythons.get(host, sys.executable)
                 seconds = await self.lab.leave(host)
-                return f"its process ended with 0, {seconds:.1f} s after SIGTERM"
+                return f"its process, of {python}, ended with 0, {seconds:.1f} s after SIGTERM"
             case HostFaultKind.STRANGERS:
                 return await self._meet_strangers(effect.seconds)
             case HostFaultKind.KILL_ROOT:
@@ -309,6 +314,7 @@ class HostCampaign:
         """Start a host again whose process is gone; any other joins again by itself."""
         if self.lab.joined[fault.host].popen.poll() is not None:
             await self.lab.network.heal(self.lab.network.ways(fault.host))
+            self.lab.pythons.pop(fault.host, None)  # the next one is of this build
             self.lab.start_host(fault.host)
 
     async def kill_head(self) -> None:
@@ -339,6 +345,16 @@ class HostCampaign:
         ]
 
 
+def plan_of_hosts(options: ChaosOptions, hosts: Sequence[int]) -> Sequence[HostFault]:
+    """The faults of these options: hosts of another build are replaced first, one by one."""
+    if not options.host_build:
+        return make_host_plan(options.seed, options.count, hosts)
+    upgrade = make_upgrade_plan(hosts)
+    later = make_host_plan(options.seed, max(0, options.count - len(upgrade)), hosts)
+    count = itertools.count(len(upgrade))
+    return [*upgrade, *(attrs.evolve(fault, number=next(count)) for fault in later)]
+
+
 async def run_hosts(
     options: ChaosOptions, plan: Sequence[HostFault] | None = None, *, engines: int = 1
 ) -> Report:
@@ -351,7 +367,9 @@ async def run_hosts(
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
         async with open_host_lab(pathlib.Path(folder), options.hosts, seed=options.seed) as lab:
             lab.program = ("-m", CHAOS_SERVER, "")
-            plan = plan or make_host_plan(options.seed, options.count, lab.others)
+            plan = plan or plan_of_hosts(options, lab.others)
+            pythons = {HEAD: options.head_build, **dict.fromkeys(lab.others, options.host_build)}
+            lab.pythons |= {host: python for host, python in pythons.items() if python}
             counts = Counter(str(fault.kind) for fault in plan)
             report = Report(options.seed, digest(plan), options.words_of_replay(), counts)
             campaign = HostCampaign(options, lab, report, engines)

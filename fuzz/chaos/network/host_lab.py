@@ -57,6 +57,8 @@ class HostLab:
     # {host: its process}, the newest one of each.
     joined: dict[int, ServerProcess] = attrs.field(factory=dict, init=False)
 
+    # {host: Python of the build that it has}, where that is not this one.
+    pythons: dict[int, str] = attrs.field(factory=dict, init=False)
     # {host: ranks of its engines}, as they were when it joined this head first.
     ranks: dict[int, frozenset[int]] = attrs.field(factory=dict, init=False)
 
@@ -278,6 +280,8 @@ class HostLab:
             process.kill()
 
     def _triolet(self, host: int) -> list[str]:
+        if (python := self.pythons.get(host)) is not None:
+            return [*self.network.words(host), python, *PROGRAM]
         return [*self.network.words(host), sys.executable, *self.program]
 
     def _folder(self, host: int) -> pathlib.Path:

@@ -106,6 +106,14 @@ def make_host_plan(
     return list(_faults(random.Random(f"hosts/{seed}"), count, hosts, kinds))
 
 
+def make_upgrade_plan(hosts: Sequence[int]) -> list[HostFault]:
+    """Every host leaves once, one after the other."""
+    return [
+        HostFault(number=number, kind=HostFaultKind.LEAVE, host=host, token=20)
+        for number, host in enumerate(hosts)
+    ]
+
+
 def _faults(
     chance: random.Random, count: int, hosts: Sequence[int], kinds: Sequence[HostFaultKind]
 ) -> Iterator[HostFault]:

@@ -1,7 +1,13 @@
 """A seed is a plan of faults on hosts, and each kind may cost the lives that it says, no others."""
 
+import sys
+from typing import Any
+
+import attrs
 import pytest
 
+from triolet.engine.errors import InvalidParameter
+from triolet.fuzz.chaos.network.host_campaign import plan_of_hosts
 from triolet.fuzz.chaos.network.host_plan import (
     Cost,
     HostFault,
@@ -10,6 +16,7 @@ from triolet.fuzz.chaos.network.host_plan import (
     judge_times_lost,
     make_host_plan,
 )
+from triolet.fuzz.chaos.options import ChaosOptions
 
 HOSTS = (2, 3)
 BEFORE = {0: 1, 1: 4096, 2: 8192}
@@ -28,6 +35,24 @@ def test_a_plan_has_every_kind_once_before_any_comes_again() -> None:
         assert {each.kind for each in half} == set(HostFaultKind)
     assert {each.host for each in plan} == set(HOSTS)
     assert plan != make_host_plan(8, 2 * count, HOSTS)
+
+
+def test_hosts_of_another_build_leave_first_each_once() -> None:
+    options = ChaosOptions(hosts=3, faults=4, host_build=sys.executable)
+    plan = plan_of_hosts(options, HOSTS)
+    assert [each.host for each in plan[:2]] == list(HOSTS)
+    assert {each.kind for each in plan[:2]} == {HostFaultKind.LEAVE}
+    assert [each.number for each in plan] == [0, 1, 2, 3]
+    assert plan_of_hosts(attrs.evolve(options, faults=1), HOSTS) == plan[:2]
+    later = plan_of_hosts(attrs.evolve(options, host_build=""), HOSTS)
+    assert [each.kind for each in later[:2]] == [each.kind for each in plan[2:]]
+    assert options.words_of_replay().count(sys.executable) == 1
+
+
+@pytest.mark.parametrize("changes", [{"hosts": 0}, {"host_build": "/nowhere/python"}])
+def test_another_build_is_a_program_for_hosts(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="needs --hosts and a program"):
+        ChaosOptions(**{"hosts": 3, "host_build": sys.executable, **changes})
 
 
 @pytest.mark.parametrize("kind", HostFaultKind)
