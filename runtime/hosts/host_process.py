@@ -7,7 +7,6 @@ memory, which it keeps for some minutes without a head. A life is in `host_life`
 
 import itertools
 import random
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,7 +14,8 @@ import attrs
 import trio
 
 from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.service import single_errors_unwrapped
 from ..continuity.estate import EngineEstate, Estate
 from ..events import HostLost, HostSaid, OnEvent
 from ..launch.child import PlaceEvent
@@ -51,10 +51,7 @@ class KeptEstate:
 
 @attrs.define(eq=False)
 class Host:
-    """Host of a run. `run` is cancelled to stop it; `leave` drains first.
-
-    `on_drain` is called when its head wants it to: by default as if it were signalled.
-    """
+    """Host of a run. `run` is cancelled to stop it; `leave` drains first."""
 
     plan: HostPlan
     on_event: OnEvent
@@ -62,7 +59,7 @@ class Host:
     # Draws the numbers under which it dials, and spreads delays.
     chance: random.Random = attrs.field(factory=random.Random)
     now_s: Callable[[], float] = boottime_s
-    on_drain: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM)
+    _nursery: trio.Nursery = attrs.field(init=False)
     # No life begins any more.
     is_leaving: bool = attrs.field(default=False, init=False)
     # When the last life ended that was let in.
@@ -72,16 +69,32 @@ class Host:
 
     async def run(self) -> None:
         """Serve under whichever head lets this host in, until cancelled; or until none does so for
-        the plan's `patience_s`.
+        the plan's `patience_s`, or one has drained it.
 
         Raises `JoinRefusedByHead` for what only people can mend, `BootRefused` and `NoEngineLeft`
         as a fleet does. Cancellation: every process is stopped and reaped.
         """
-        heads, self._alone_since_s = itertools.cycle(self.plan.heads), trio.current_time()
+        with single_errors_unwrapped():
+            async with trio.open_nursery() as self._nursery:
+                await self._live_under(itertools.cycle(self.plan.heads))
+                self._nursery.cancel_scope.cancel("no head let it in")
+
+    async def _live_under(self, heads: Iterator[str]) -> None:
+        self._alone_since_s = trio.current_time()
         while self._alone_s < self.plan.patience_s:
             estate = EngineEstate()
             with estate.open(self.plan.engines):
                 await self._live_on(heads, estate)
+
+    def _begin_drain(self) -> None:
+        """Its head wants it to drain and end; once."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            start_background_task_soon(self._nursery, self._drain, name="drain")
+
+    async def _drain(self) -> None:
+        await self.leave()
+        self._nursery.cancel_scope.cancel("drained")
 
     @property
     def _alone_s(self) -> float:
@@ -122,7 +135,7 @@ class Host:
             kernel=self.kernel,
             chance=self.chance,
             now_s=self.now_s,
-            on_drain=self.on_drain,
+            on_drain=self._begin_drain,
         )
         try:
             return await life.run(), life.lease is not None
