@@ -40,7 +40,7 @@ nightly: $(VENV)/installed-for-tests $(VENV)/kernels
 
 # Hosts that a real Ray cluster places, on machines of a virtual network: some minutes, 2 GB.
 ray: $(VENV)/installed-for-tests $(VENV)/kernels $(RAY)/installed
-	TRIOLET_TEST_RAY=$(CURDIR)/$(RAY)/bin $(BIN)/python -m pytest -m ray $(PYTEST)
+	TRIOLET_TEST_RAY=$(CURDIR)/$(RAY)/bin $(BIN)/python -m pytest tests/end_to_end/test_ray_hosts.py $(PYTEST)
 
 $(RAY)/installed: pyproject.toml
 	$(PYTHON) -m venv $(RAY)
