@@ -157,7 +157,8 @@ async def test_an_llm_has_hosts_begun_on_this_machine() -> None:
     assert "local-0" in hosts or "local-1" in hosts
 
 
-async def test_a_batch_is_answered_by_hosts(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("launcher", ["joined", "local"])
+async def test_a_batch_is_answered_by_hosts(tmp_path: pathlib.Path, launcher: str) -> None:
     lines = [
         f'{{"custom_id": "{n}", "method": "POST", "url": "/v1/completions",'
         f' "body": {{"prompt": "hi {n}", "max_tokens": 4}}}}\n'
@@ -165,10 +166,14 @@ async def test_a_batch_is_answered_by_hosts(tmp_path: pathlib.Path) -> None:
     ]
     (tmp_path / "in.jsonl").write_text("".join(lines))
     async with open_lab(tmp_path) as lab:
-        lab.start_host("b")
-        join = ["--engines", "0", "--join-port", str(lab.port), "--advertise", "127.0.0.1"]
+        if launcher == "joined":
+            lab.start_host("b")
+            door = ["--join-port", str(lab.port), "--advertise", "127.0.0.1", "--key", lab.key]
+            said = "waiting for a host: triolet engine --join"
+        else:
+            door, said = ["--launcher", launcher, "--hosts", "2"], "waiting for the first host"
         files = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]
-        command = [sys.executable, "-m", "triolet", "batch", *files, *join, "--key", lab.key]
+        command = [sys.executable, "-m", "triolet", "batch", *files, "--engines", "0", *door]
         (folder := tmp_path / "batch").mkdir()
         batch = ServerProcess(command, folder)
         batch.spawn()
@@ -177,5 +182,5 @@ async def test_a_batch_is_answered_by_hosts(tmp_path: pathlib.Path) -> None:
         finally:
             batch.kill()
         assert batch.popen.returncode == 0, batch.log()
-        assert "waiting for a host: triolet engine --join" in batch.log()
+        assert said in batch.log()
         assert "8 answered" in batch.log()
