@@ -89,7 +89,6 @@ RUN_BY_TESTS = {
     "triolet.fuzz.chaos.poisoned_frontend",
     "triolet.runtime.forms.form_process",
     "triolet.runtime.launchers.local_process",
-    "triolet.runtime.launchers.ray_process",
 }
 
 # The firewalls: the only places that may catch any Exception, each for the reason given.

@@ -7,6 +7,7 @@ next one goes on with the actors that it finds.
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -37,6 +38,8 @@ from .ray_actor import HostActor
 
 # Of all servers in a cluster; actors are told apart by their names.
 NAMESPACE = "triolet"
+# Ray itself tries for more than a minute, and says less.
+PROBE_S = 5.0
 # Threads of Ray's may hang: nothing of them is waited for.
 EXIT_BOUND_S = 2.0
 
@@ -149,6 +152,17 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:200]
 
 
+async def is_there(address: str) -> bool:
+    """Whether somebody listens at HOST:PORT. What is named otherwise, Ray looks for itself."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return True
+    with trio.move_on_after(PROBE_S), suppress(OSError):
+        async with await trio.open_tcp_stream(host, int(port)):
+            return True
+    return False
+
+
 async def main(child: ChildFds) -> None:
     """Place hosts until a stop is ordered."""
     control = ControlChannel(child.control, sends=PLACER_TO_ROOT, receives=ROOT_TO_PLACER)
@@ -163,6 +177,9 @@ async def main(child: ChildFds) -> None:
                 await handshake.refuse("needs Ray: pip install 'triolet[ray]'", "launcher")
             cluster = RayCluster(ray, init)
             await handshake.progress("join Ray", 0.0)
+            if not await is_there(init.ray_address):
+                reason = f"{init.ray_address} does not answer: there is no Ray cluster"
+                await handshake.refuse(reason, "ray_address")
             try:
                 await trio.to_thread.run_sync(cluster.connect, abandon_on_cancel=True)
             except Exception as error:  # whatever Ray raises where there is no cluster
