@@ -341,8 +341,8 @@ class HostFleet:
         self._list(host)
 
     def _list(self, host: JoinedHost) -> None:
-        self._changed.ring()
         """List what it has now, or nothing, among the head's engines."""
+        self._changed.ring()
         name, directory = host.name, self.engines.directory
         members = self.directory.members(name)
         for member in members:

@@ -211,11 +211,11 @@ class HostLife:
             self._end(f"{self.head} did not let it in within {dial_s:g} s")
             return
         beat_s, lease = self.lease.settings.beat_s, self.lease
-        for number in itertools.count():
+        for beats in itertools.count():
             if lease.is_over(now := self.now_s()):
                 break
             self._send(lease.handle_sent(now))
-            if number % FIGURES_BEATS == 0:
+            if beats % FIGURES_BEATS == 0:
                 self._tell_figures()
             wait_s = max(0.0, min(beat_s, lease.ends_s - now))
             with trio.move_on_after(wait_s), waiting_for("the next beat"):

@@ -28,12 +28,13 @@ from triolet.runtime.control.calls import (
 from triolet.runtime.errors import ControlCallRefused, JoinRefusedByHead
 from triolet.runtime.events import (
     ChildReady,
+    EngineDiffers,
     HostJoined,
     HostLost,
     HostSaid,
 )
 from triolet.runtime.fleet.engine_fleet import EngineFleet
-from triolet.runtime.hosts.host_directory import HostDirectory
+from triolet.runtime.hosts.host_directory import EPOCHS_OF_BLOCK, HostDirectory
 from triolet.runtime.hosts.host_fleet import HostFleet
 from triolet.runtime.hosts.host_guests import HostGuests
 from triolet.runtime.hosts.host_keys import ClusterKeys, make_cluster_keys
@@ -241,6 +242,32 @@ async def test_a_host_that_loses_its_head_while_it_drains_joins_no_other() -> No
             await trio.testing.wait_all_tasks_blocked()
             assert len(diary.of(HostJoined)) == 1
             nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_an_engine_that_computes_unlike_the_one_before_it_is_named() -> None:
+    async with open_bed() as bed, trio.open_nursery() as nursery:
+        nursery.start_soon(bed.host()[0].run)
+        await bed.wait_listed((0, READY, False))
+        nursery.start_soon(bed.host("c", acts="other")[0].run)
+        await bed.wait_listed((0, READY, False), (1, READY, False))
+        found = bed.diary.of(EngineDiffers)
+        assert [(each.child, each.numerics_id) for each in found] == [("engine 1", "other")]
+        nursery.cancel_scope.cancel("it was named")
+
+
+async def test_a_host_that_has_used_its_epochs_gets_more() -> None:
+    async with open_bed() as bed, trio.open_nursery() as nursery:
+        host, _ = bed.host()
+        nursery.start_soon(host.run)
+        (member,) = await bed.wait_listed((0, READY, False))
+        assert host.life is not None
+        assert host.life.fleet is not None
+        epochs = host.life.fleet.parts.epochs
+        used = [next(epochs) for _ in range(EPOCHS_OF_BLOCK - 1)]
+        assert used[0] > member.epoch
+        is_given = lambda: next(epochs, 0) > used[-1]  # noqa: E731
+        await wait_until(is_given, "there are more", seconds=DEADLINE_S)
+        nursery.cancel_scope.cancel("it has more")
 
 
 async def test_a_host_that_ends_without_a_word_is_lost_and_another_has_its_rank() -> None:
