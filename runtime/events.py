@@ -152,10 +152,14 @@ class HostHeard:
 
 @attrs.frozen
 class HostLost:
-    """A host is lost to its head, or the head to the host, for `cause`: its engines end."""
+    """A host is lost to its head, or the head to the host, for `cause`: its engines end.
+
+    `is_in_order`: it has left, and nobody has lost anything.
+    """
 
     host: str
     cause: str
+    is_in_order: bool = False
 
 
 @attrs.frozen

@@ -106,7 +106,7 @@ def _level(event: RunEvent) -> int:
     match event:
         case ChildGone() | ChildHung() | EngineDiffers() | RequestRefused():
             return logging.WARNING
-        case HostSilent() | HostLost() | HostSaid(is_warning=True):
+        case HostLost(is_in_order=False) | HostSilent() | HostSaid(is_warning=True):
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

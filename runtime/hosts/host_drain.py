@@ -29,14 +29,14 @@ MOVE_S = 15.0
 class DrainPhase(enum.Enum):
     """Phase of a drain; its value is said to people."""
 
-    FINISHING = "drains: its engines take nothing new, and have {count} requests"
-    MOVING = "drains: {count} requests are to go on elsewhere"
-    STUCK = "drains: no other engine goes on with {count} requests now; they run on for a while"
-    OVER = "has drained, but for {count} requests"
+    FINISHING = "drains: its engines take nothing new, and have {requests}"
+    MOVING = "drains: {requests} to go on elsewhere"
+    STUCK = "drains: no other engine goes on with {requests} now, which run on for a while"
+    OVER = "has drained, but for {requests}"
 
     def sentence(self, count: int) -> str:
         """Say it, of so many requests."""
-        return self.value.format(count=count)
+        return self.value.format(requests=f"{count} request{'s' * (count != 1)}")
 
 
 @attrs.define(eq=False)

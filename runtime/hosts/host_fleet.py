@@ -337,7 +337,7 @@ class HostFleet:
         if not keeps_link:
             self._channel.forget(host.peer)
         self.on_said(self.board.handle_over(host.name, now_ms(), is_lost=not has_left))
-        self.on_event(HostLost(host.name, cause))
+        self.on_event(HostLost(host.name, cause, has_left))
         self._list(host)
 
     def _list(self, host: JoinedHost) -> None:

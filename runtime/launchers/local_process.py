@@ -31,8 +31,11 @@ async def main(child: ChildFds) -> None:
         with open_slot(handshake.fds[0], 0) as progress, passes_shown(progress):
             settle_heap()
             await handshake.ready(b"")
-            async with open_service(run_reaper, host.to_reap, name="reaper"):
+            async with open_service(run_reaper, lambda: host.to_reap(), name="reaper"):
                 await host.run()
+                while host.is_leaving:  # drained by its head, which wants it all the same
+                    host = Host(plan, lambda event: None)
+                    await host.run()
     finally:
         close_fds(handshake.fds)
 

@@ -197,7 +197,7 @@ async def test_a_host_joins_is_listed_ordered_about_and_leaves() -> None:
             await host.leave()
             await bed.wait_listed()
             assert bed.engines.directory.snapshot().removed == {0: again.epoch}
-            assert (await bed.diary.wait_for(HostLost)).cause == "left"
+            assert await bed.diary.wait_for(HostLost) == HostLost("b", "left", is_in_order=True)
             nursery.cancel_scope.cancel("it has left")
         with pytest.raises(ControlCallRefused, match="no engine 0 on any host"):
             await bed.hosts.answer("engine 0", question)
@@ -223,8 +223,8 @@ async def test_a_host_that_drains_gives_away_what_it_has_and_leaves_when_it_is_e
         assert [each for each, _ in itertools.groupby(phases)] == [(False, False), *drains]
         said = [each.text for each in bed.diary.of(HostSaid) if "drains" in each.text]
         assert said == [
-            "drains: its engines take nothing new, and have 1 requests",
-            "drains: 1 requests are to go on elsewhere",
+            "drains: its engines take nothing new, and have 1 request",
+            "drains: 1 request to go on elsewhere",
         ]
 
 
