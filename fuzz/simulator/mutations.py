@@ -34,7 +34,6 @@ MODULES = {
     "runtime/fleet/place.py": "tests/runtime/fleet tests/scenarios",
     "runtime/hosts/host_directory.py": "tests/runtime/hosts",
     "runtime/hosts/host_fleet.py": "tests/runtime/hosts",
-    "runtime/hosts/host_life.py": "tests/runtime/hosts",
     "runtime/hosts/lease.py": "tests/runtime/hosts",
     "runtime/continuity/journal_folder.py": "tests/runtime/continuity",
     "runtime/continuity/connection_slots.py": "tests/runtime/continuity tests/scenarios",

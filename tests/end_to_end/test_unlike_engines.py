@@ -27,8 +27,6 @@ pytestmark = [
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "serve_unlike.py"
 # So many that no engine has those of one kind alone.
 STREAMS, TOKENS = 16, 800
-# Before they are disturbed.
-BEGUN = 20
 INEXACT = "inexact"
 
 
@@ -50,9 +48,10 @@ async def disturbed(server: Server) -> dict[str, SeenStream]:
             request = body(TOKENS)
             request["runtime"] |= {"inexact_ok": INEXACT in name}
             nursery.start_soon(read_sse, client, request, seen)
+        # Not all of them: a client that is behind would see the last one's first token at its end.
         await wait_until(
-            lambda: all(len(seen.token_ids) >= BEGUN for seen in streams.values()),
-            "all streams are under way",
+            lambda: sum(bool(seen.token_ids) for seen in streams.values()) >= STREAMS // 2,
+            "one half of the streams is under way",
         )
         os.kill(victim, signal.SIGKILL)
     return streams

@@ -47,8 +47,6 @@ LAST_ANSWERS_S = 400.0
 # Then for what waits for readers that do not come, `--adopted-keep`, and the engines' next reports.
 FREE_S = 100.0
 SHOWN = ("engine_", "kv_", "num_requests", "request", "outputs_refused")
-# Some end between this look and the kill.
-STREAMS_WANTED = STREAMS_MIN + 1
 # Engines are ahead of clients that read slowly, and what has left the server no kill interrupts:
 # wait until one that may die holds as many of the streams as this share, or for `held_s`.
 HELD_SHARE, HELD_LOOK_S = 0.3, 0.02
@@ -85,6 +83,8 @@ class KillOptions:
     # After so many, no kill is made.
     minutes: float = math.inf
     held_s: float = 10.0
+    # A kill counts that meets so many streams in their midst.
+    streams_min: int = STREAMS_MIN
     lanes: int = 64
     sockets: int = 4
     # One half chats, the other streamed responses.
@@ -116,6 +116,11 @@ class KillOptions:
                 values = value if isinstance(value, tuple) else [value]
                 words += [f"--{field.name.removesuffix('_s')}", *map(str, values)]
         return words
+
+    @property
+    def streams_wanted(self) -> int:
+        """Streams to wait for: some end between a look and a kill."""
+        return self.streams_min + 1
 
     @property
     def ends_engines(self) -> bool:
@@ -307,7 +312,10 @@ class Campaign:
         """The tree when all is there, and enough streams are in their midst. Raises `NotInTime`."""
         await self._wait_whole()
         await wait_until(
-            lambda: max(map(self._in_the_midst, self._candidates(victim))) >= STREAMS_WANTED,
+            lambda: (
+                max(map(self._in_the_midst, self._candidates(victim)))
+                >= self.options.streams_wanted
+            ),
             "enough streams are under way",
             seconds=WHOLE_S,
             look_s=LOOK_S,
@@ -362,7 +370,7 @@ class Campaign:
         if victim == FRONTEND_WITH_ENGINE:
             places.append(chance.choice(self._candidates(ENGINE)))
         made = Kill(" with ".join(places), "", self._in_the_midst(chosen), held[chosen])
-        made.began_s = trio.current_time()
+        made.began_s, made.streams_min = trio.current_time(), self.options.streams_min
         if FRONTEND in victim:
             made.hit = self._streams_of(chosen) if self.options.connections == KEPT else set()
         self._watch(made)

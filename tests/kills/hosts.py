@@ -35,7 +35,7 @@ from triolet.fuzz.doubles.clients import HttpClient
 from triolet.fuzz.observers import NotInTime, wait_until
 from triolet.nurseries.tasks.service import single_error
 
-from .campaign import LAST_ANSWERS_S, PATIENCE, STREAMS_WANTED, WHOLE_S, KillOptions
+from .campaign import LAST_ANSWERS_S, PATIENCE, WHOLE_S, KillOptions
 from .load import Load
 from .report import TOKEN_MAX, TOKEN_MIN, Kill
 from .slots import Account
@@ -150,7 +150,7 @@ class HostKills:
 
     async def _wait_streams(self) -> None:
         await wait_until(
-            lambda: self._in_the_midst() >= STREAMS_WANTED,
+            lambda: self._in_the_midst() >= self.options.streams_wanted,
             "enough streams are under way",
             seconds=WHOLE_S,
         )
@@ -165,7 +165,7 @@ class HostKills:
         before = await lab.epochs()
         held = await self._wait_held(fault.host)
         made = Kill(str(fault.kind), "", self._in_the_midst(), held)
-        made.began_s = trio.current_time()
+        made.began_s, made.streams_min = trio.current_time(), self.options.streams_min
         self._watch(made)
         outcome = FaultOutcome(fault.number, fault.kind, f"host {fault.host}")
         outcome.begin(made.began_s)

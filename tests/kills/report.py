@@ -31,6 +31,7 @@ class Kill:
     # Streams that it interrupted, where that is known: their connections broke.
     hit: set[str] | None = None
     began_s: float = 0.0
+    streams_min: int = STREAMS_MIN
 
     @property
     def kind(self) -> str:
@@ -40,7 +41,7 @@ class Kill:
     @property
     def counts(self) -> bool:
         """Whether it met enough streams."""
-        return self.in_the_midst >= STREAMS_MIN
+        return self.in_the_midst >= self.streams_min
 
     @property
     def interrupted(self) -> int:

@@ -20,8 +20,8 @@ from .report import STREAMS_MIN, Kill
 from .slots import Slot
 from .storm import StormOptions, StormPlan
 
-# Kills that meet few streams, as clients of a busy machine lag behind, are made again. Connections
-# may break by that of a frontend alone, the last one.
+# Clients of a busy machine lag behind, and few streams are in their midst for them: two will do.
+# Connections may break by the kill of a frontend alone, the last one.
 SHORT = KillOptions(
     kills=3,
     attempts=6,
@@ -33,6 +33,7 @@ SHORT = KillOptions(
     tokens=120,
     period_s=0.5,
     held_s=0.5,
+    streams_min=2,
 )
 
 

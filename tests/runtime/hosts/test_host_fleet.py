@@ -54,8 +54,8 @@ from ..acting import (
 )
 
 DEADLINE_S = 20.0
-# Quick enough for a test that waits for its end, slow enough for a busy machine.
-LEASE = LeaseSettings(beat_s=0.05, suspect_s=0.4, suspect_max_s=0.5, lease_s=1.0, reopen_s=0.2)
+# Suspicion is quick, as tests wait for it; the lease is slow enough for a busy machine.
+LEASE = LeaseSettings(beat_s=0.05, suspect_s=0.4, suspect_max_s=0.5, lease_s=3.0, reopen_s=0.2)
 
 
 @attrs.define(eq=False)
