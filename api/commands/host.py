@@ -49,13 +49,13 @@ class LaunchedHost:
     host: Host
 
     async def run(self) -> None:
-        """As `Host.run`."""
+        """Run the host, until it ends or its stdin does."""
         request_death_signal()
         async with open_service(_run_stdin_watch, name="stdin-watch"):
             await self.host.run()
 
     def to_reap(self) -> set[int]:
-        """As `Host.to_reap`."""
+        """Processes of the host that are not reaped yet, by number."""
         return self.host.to_reap()
 
 

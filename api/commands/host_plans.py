@@ -27,7 +27,8 @@ from ...runtime.launchers.door import endpoint_of
 JOIN_PORT = 7400
 # In place of a file of keys: they come on stdin, in a line, from the launcher of this host.
 STDIN = "-"
-# For a host of a launcher: a head that was cut off is back by then, or has had another begun.
+# Patience of a host that a launcher began: a head that was cut off is back by then, or has had
+# another one begun.
 PATIENCE_S = 3.0
 
 

@@ -31,7 +31,7 @@ class ProcessLine:
     memory: int
     does: str
     can: tuple[str, ...]
-    # Of a host of which nothing is heard: this is how it was.
+    # State of a host as it was, for one of which nothing is heard.
     is_struck: bool = False
 
 

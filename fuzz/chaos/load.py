@@ -200,7 +200,7 @@ async def read_over(
     on_event: Callable[[], None] = lambda: None,
     patience: float = 1.0,
 ) -> None:
-    """As `read_whole`, over connections that `connect` opens."""
+    """Ask and read to the end, over connections that `connect` opens; see `read_whole`."""
     with trio.move_on_after(STREAM_DEADLINE_S * patience):
         while history.ending is None:
             try:

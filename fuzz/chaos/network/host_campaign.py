@@ -62,7 +62,7 @@ STRANGERS_PER_S = 1000.0
 STRANGERS_CPU_MAX, STRANGERS_MIB_MAX, STRANGERS_LINES_MAX = 0.2, 8.0, 50
 # Silence of one second, and what a busy machine adds; a killed process is noticed sooner.
 NOTICE_S, NOTICE_LOOK_S = 3.0, 0.02
-# What costs no host may never be seen: an engine that is killed has a successor in less.
+# A fault that costs no host may never be seen: a killed engine has a successor in less.
 BRIEF_S = 1.0
 # Time for a host's lease to end, and for the ladder by which it ends its engines.
 EMPTY_S = 6.0
@@ -81,14 +81,14 @@ class HostCampaign:
     options: ChaosOptions
     lab: HostLab
     report: Report
-    # Of the head's own.
+    # Number of the head's own engines.
     engines: int = 1
     scripts: Sequence[Script] = attrs.field(factory=lambda: make_scripts(STREAMS, TOKENS))
     undisturbed: list[StreamHistory] = attrs.field(factory=list, init=False)
     # {kind of fault: seconds until it was noticed}, and gaps beyond the longest undisturbed one.
     noticed_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
     gaps_s: dict[str, list[float]] = attrs.field(factory=dict, init=False)
-    # Of each next head: seconds until it serves, and from then on until all hosts' engines do.
+    # Seconds until each next head serves, and from then on until all hosts' engines do.
     heads_s: list[float] = attrs.field(factory=list, init=False)
     joins_s: list[float] = attrs.field(factory=list, init=False)
 
